@@ -420,11 +420,20 @@ class Config:
             ConfigError: An `HVD_*` name is unknown, or a value is bad.
         """
         known = {row.name for row in settings()}
+        aliases = {row.alias for row in settings() if row.alias}
         for name in sorted(environ):
             if name.startswith(_NCCL_PREFIX):
                 continue  # NCCL's own: see nccl_variables()
             if name.startswith("HVD_") and name not in known:
                 raise ConfigError(_unknown_name(name, known))
+            if name.startswith("HOROVOD_") and name not in aliases:
+                # Horovod has more than we read.
+                near = difflib.get_close_matches(name, aliases, 1, _TYPO)
+                if near:
+                    raise ConfigError(
+                        f"`{name}` is no setting of Horovod or hvd_keras. Did "
+                        f"you mean `{near[0]}`?"
+                    )
         return cls(**{row.field: row.read(environ) for row in settings()})
 
     def shared_values(self) -> dict[str, Any]:
@@ -434,6 +443,9 @@ class Config:
             for row in settings()
             if row.same_on_all_ranks
         }
+
+
+_TYPO = 0.95  # how near a name is that nobody else has meant
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

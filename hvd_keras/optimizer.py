@@ -191,7 +191,8 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
     )
     if isinstance(inner, ReducingOptimizer) and inner.hvd_settings != settings:
         raise ValueError(
-            "An optimizer must be made distributed once. Received: "
+            "An optimizer must be made distributed once: leave out the second "
+            "call, or give it the same options. Received: "
             f"{inner.name!r}, which is distributed with "
             f"{inner.hvd_settings}, and now {settings}."
         )

@@ -19,7 +19,7 @@ class Remark(NamedTuple):
         fewest: How many ranks must say it before it counts.
         value: If there is one, a list of numbers or texts as JSON: what counts
             is that they differ by rank. Of a text, the first word is a checksum
-            that no user needs.
+            that no user needs; "" is not known.
     """
 
     about: str

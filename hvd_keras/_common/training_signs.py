@@ -122,6 +122,16 @@ def note_broadcast(num_bytes: int) -> None:
         apart = None
 
 
+def cure_of_whole_data() -> str:
+    """Says what deals rows out, in what the program has imported."""
+    if "keras" in sys.modules:
+        return "deal the rows out by `hvd.shard`"
+    if "torch" in sys.modules:
+        sampler = "DistributedSampler(data, hvd.size(), hvd.rank())"
+        return f"deal the rows out by `{sampler}`"
+    return "let each rank take its rows, as by `x[hvd.rank()::hvd.size()]`"
+
+
 def _is_linked_by_others() -> bool:
     """Whether the ranks are processes of torch's or JAX's own communication."""
     torch = sys.modules.get("torch.distributed")

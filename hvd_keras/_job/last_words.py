@@ -112,9 +112,9 @@ def _found() -> dict[str, str]:
         same = (
             "All ranks have trained on the same rows, or all rows are alike: "
             "they brought the same "
-            f"gradients to all {_num_same} sums. Deal the rows out by "
-            "`hvd.shard`; where each rank draws rows of its own, add "
-            f"`hvd.rank()` to the seed. {received}"
+            f"gradients to all {_num_same} sums. For the same rows, "
+            f"{training_signs.cure_of_whole_data()}; where each rank draws "
+            f"rows of its own, add `hvd.rank()` to the seed. {received}"
         )
         return {remarks.SAME_DATA: same}
     return {}

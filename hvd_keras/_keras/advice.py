@@ -109,6 +109,11 @@ _OWN_METRICS = (
     "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: %s."
 )
+_OWN_STOP = (
+    "`EarlyStopping` has ended the training of all ranks because of metrics of "
+    "some ranks' own rows: add `hvd.callbacks.MetricAverageCallback()`, which "
+    "takes those of all rows. Received: %s alone,"
+)
 _ADAPTED = (
     "Ranks have called `adapt` of a preprocessing layer with other data, and "
     "now have what rank 0 has learnt, by default. Call it with all data, on "
@@ -247,6 +252,11 @@ def tell_of_unequal_adaptations(model: Any, received: str) -> None:
 def tell_of_global_mean() -> None:
     """Warns, once, of a loss that is divided by the rows of all ranks."""
     _tell(keras, _GLOBAL_MEAN, "`tf.nn.compute_average_loss`")
+
+
+def tell_of_own_stop(model: Any, ranks: list[int]) -> None:
+    """Warns of a training that the metrics of some ranks have ended."""
+    _tell(model, _OWN_STOP, f"a stop of ranks {', '.join(map(str, ranks))}")
 
 
 def tell_of_filled_metric(metric: Any) -> None:

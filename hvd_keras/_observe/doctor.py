@@ -150,6 +150,8 @@ def _mismatched(job: Job) -> Verdict | None:
         return None
     rank, mine = job.ranks[odd], calls[odd]
     other = next((c for r, c in calls.items() if _what(c) != _what(mine)), mine)
+    if _describe(mine) == _describe(other):  # the error names the tensor
+        return None
     sentence = (
         f"{name_of(rank)} called {called(mine)} with "
         f"{_describe(mine)}, the others with {_describe(other)}"

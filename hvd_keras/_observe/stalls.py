@@ -117,8 +117,9 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     elif is_of_step(call):
         cure = (
             "let all ranks take equally many epochs and steps, as `hvd.shard` "
-            "does; with `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` in "
-            "`fit` they compare them first, and stop together"
+            "does; in `fit`, `hvd.callbacks.BroadcastGlobalVariablesCallback"
+            "(0)` compares them first and stops all together, and a loop may "
+            "end with `hvd.join()`"
         )
     if rank.exit_call.endswith(IN_FIT):
         how += ","

@@ -6,10 +6,13 @@ counts if all of them tell the same.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import sys
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hvd_keras._common import remarks, training_signs, user_code
@@ -22,8 +25,31 @@ from hvd_keras.process_set import has_own_sets
 _LIBRARIES = ("hvd_keras.", "keras.", "tensorflow.", "torch.")
 _MOST = 8  # datasets that are looked at
 _num_seen = 0
-# What is iterated over: the data, its batches, the steps before, the line.
-_running: tuple[Any, int, int, str] | None = None
+
+
+@dataclasses.dataclass
+class _Loop:
+    """An iteration over data.
+
+    Attributes:
+        num_batches: That it has.
+        num_before: Steps that were taken before.
+        place: The line that has begun it.
+        num_steps: Steps that were taken by its end; None: it may still run.
+    """
+
+    data: Any
+    num_batches: int
+    num_before: int
+    place: str
+    num_steps: int | None = None
+
+    def end(self) -> None:
+        """Notes that nobody holds its iterator any more."""
+        self.num_steps = last_words.num_steps()
+
+
+_running: _Loop | None = None  # or has ended last
 
 
 def watch_tensorflow() -> None:
@@ -44,25 +70,31 @@ def _noting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @as_it_is
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
         caller = sys._getframe(1).f_globals.get("__name__", "")
+        loop = None
         if not (training_signs.place_of_fit or caller.startswith(_LIBRARIES)):
-            _begin(self)
+            loop = _begin(self)
         made: Iterator[Any] = original(self)
+        if loop is not None:  # what else trains behind it is no part of it
+            weakref.finalize(made, loop.end).atexit = False
         return made
 
     return __iter__
 
 
-def _begin(data: Any) -> None:
+def _begin(data: Any) -> _Loop | None:
     global _running, _num_seen
     job = state.job()
     if job is None or job.topology.size == 1:
-        return
+        return None
     _finish(job)
-    if _num_seen < _MOST and not hasattr(data, "_hvd_seen_whole"):
-        num_batches = _num_batches_of(data)
-        if num_batches > 1:
-            place = user_code.place()
-            _running = data, num_batches, last_words.num_steps(), place
+    if _num_seen == _MOST or hasattr(data, "_hvd_seen_whole"):
+        return None
+    num_batches = _num_batches_of(data)
+    if num_batches < 2:
+        return None
+    num_before, place = last_words.num_steps(), user_code.place()
+    _running = _Loop(data, num_batches, num_before, place)
+    return _running
 
 
 def _finish(job: state.Job) -> None:
@@ -70,23 +102,71 @@ def _finish(job: state.Job) -> None:
     global _running, _num_seen
     if _running is None:
         return
-    (data, num_batches, num_before, place), _running = _running, None
+    loop, _running = _running, None
+    if loop.num_steps is None:
+        loop.end()
+    assert loop.num_steps is not None
     # A set of ranks may train on all rows.
-    if has_own_sets() or last_words.num_steps() - num_before < num_batches:
+    if has_own_sets() or loop.num_steps - loop.num_before < loop.num_batches:
         return
-    data._hvd_seen_whole = True
+    loop.data._hvd_seen_whole = True
     _num_seen += 1
-    sample = row_samples.sample_of([], data)
+    if _is_dealt(loop.data, job):
+        _tell_of_dealt(loop)
+        return
+    sample = row_samples.sample_of([], loop.data)
     if sample is None:
         return
     text = (
-        "Each rank has trained on all rows: deal them out by `hvd.shard`, "
-        f"so that an epoch has each row once. Received: {num_batches} batches "
-        f"of the same data on all ranks, in the loop at {place}."
+        "Each rank has trained on all rows: "
+        f"{training_signs.cure_of_whole_data()}, so that an epoch has each row "
+        f"once. Received: {loop.num_batches} batches of the same data on all "
+        f"ranks, in the loop at {loop.place}."
     )
     number = zlib.crc32(repr(sample[:2]).encode())
     about = f"{remarks.SAME_DATA} {number:08x}"
     remarks.keep(text, about, fewest=job.topology.size)
+
+
+def _is_dealt(data: Any, job: state.Job) -> bool:
+    """Whether a sampler of torch deals the rows out among all ranks."""
+    torch = sys.modules.get("torch")
+    sampler = getattr(data, "sampler", None)
+    return (
+        torch is not None
+        and isinstance(sampler, torch.utils.data.DistributedSampler)
+        and sampler.num_replicas == job.topology.size
+    )
+
+
+def _tell_of_dealt(loop: _Loop) -> None:
+    """Tells hvdrun what is dealt out, which must be the same on all ranks."""
+    text = (
+        "`DistributedSampler` must deal out the same dataset on all ranks, "
+        "with all rows. Otherwise rows are left out, and ranks train on what "
+        "others hold out. Draw and split with a seed that is the same on all "
+        "ranks, such as `random_split(data, lengths, "
+        "torch.Generator().manual_seed(1))`, and take no share before. "
+        f"Received: in the loop at {loop.place}"
+    )
+    about = f"{remarks.OTHER_ROWS} {loop.place}"
+    remarks.keep(text, about, value=json.dumps([_told_of(loop.data.dataset)]))
+
+
+def _told_of(dataset: Any) -> str:
+    """Returns a checksum, and words, of a dataset of torch."""
+    words, known = f"{len(dataset)} rows", list[Any]()
+    if isinstance(getattr(dataset, "indices", None), Sequence):  # a subset
+        known.append(list(map(int, dataset.indices)))
+        first = ", ".join(map(str, known[0][:3]))
+        words += f" that begin with numbers {first}"
+        dataset = dataset.dataset
+    if tensors := getattr(dataset, "tensors", ()):
+        sample = row_samples.sample_of(tensors)
+        known.append(None if sample is None else sample[2])
+        first = tensors[0][:1].flatten()[:3].tolist()
+        words += f", the first one {', '.join(f'{n:.4g}' for n in first)}"
+    return f"{zlib.crc32(repr([words, known]).encode()):08x} {words}"
 
 
 def _num_batches_of(data: Any) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hvd_keras import _native, basics
 from hvd_keras._gradients import order_check
-from hvd_keras._keras import callback_lists
+from hvd_keras._keras import advice, callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
 from hvd_keras._values.agreement import Check, together
@@ -197,7 +197,14 @@ class _StopTogether(keras.callbacks.Callback):
 
     def _stopping(self) -> Check:
         """Stops this rank if any stops."""
-        self._stop(any((yield self._stops())))
+        fit = keras_calls.running_fit()
+        is_own = fit is not None and not fit.sums_metrics
+        is_own &= any(map(_has_stopped, self._list.callbacks))
+        of_ranks = yield self._stops(), is_own
+        stopping = [rank for rank, (_, is_own) in enumerate(of_ranks) if is_own]
+        if 0 < len(stopping) < len(of_ranks) and basics.rank() == 0:
+            advice.tell_of_own_stop(self.model, stopping)
+        self._stop(any(stops for stops, _ in of_ranks))
 
     def _stop(self, stops: bool) -> None:
         # A signal handler may have set it meanwhile. That is too late for the
@@ -205,6 +212,12 @@ class _StopTogether(keras.callbacks.Callback):
         self._is_late = not stops and bool(self.model.stop_training)
         if self._is_late or stops:
             self.model.stop_training = stops
+
+
+def _has_stopped(callback: Any) -> bool:
+    """Whether it has ended the training because of metrics."""
+    is_of_metrics = isinstance(callback, keras.callbacks.EarlyStopping)
+    return is_of_metrics and bool(callback.stopped_epoch)
 
 
 def _may_stop_in_an_epoch(callback: Any) -> bool:

@@ -156,9 +156,15 @@ def check_arguments(
     ):
         is_size = type(value) is int and value >= 1
         if value is not None and not is_size:
+            cure = ""
+            if isinstance(value, float) and name == "batch_size":
+                cure = (
+                    " For a batch size that does not divide, pass that of all "
+                    "ranks as `global_batch_size`."
+                )
             raise ValueError(
                 f"`{name}` must be an integer >= 1, the rows of {what}. "
-                f"Received: {name}={value!r}."
+                f"Received: {name}={value!r}.{cure}"
             )
     if None not in (batch_size, global_batch_size):
         raise ValueError(

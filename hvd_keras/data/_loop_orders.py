@@ -22,12 +22,12 @@ _MOST_BATCHES = 16
 _shares = itertools.count()
 
 _TEXT = (
-    "All ranks must read the same rows in the same order: each takes its part "
-    "of every global batch. Otherwise some rows are left out, and others come "
-    "twice. Give what shuffles or draws a seed, the same on all ranks, such as "
-    "`dataset.shuffle(buffer_size, seed=1)` or `random.Random(1)`, and iterate "
-    "equally often on all ranks. Received: in loop {number} over "
-    "`hvd.shard(...)`{at}, batches whose first rows differ"
+    "All ranks must give all rows to `hvd.shard`, in the same order: each "
+    "takes its part of every global batch. Otherwise some rows are left out, "
+    "and others come twice. Pass all the data on each rank, not a share of "
+    "them by `hvd.rank()`; give what shuffles or draws a seed, the same on all "
+    "ranks, such as `dataset.shuffle(buffer_size, seed=1)`; and iterate "
+    "equally often. Received: in the loop{at}, batches whose first rows differ"
 )
 
 
@@ -91,8 +91,13 @@ class LoopOrders:
             for number, (place, before) in enumerate(self._loops)
             if ends[number] > before
         ]
-        for number, (place, notes) in enumerate(training):
-            at = f" at {place}" if place else ""
-            text = _TEXT.format(number=number + 1, at=at)
-            about = f"{remarks.OTHER_ROWS} {self._share} {number}"
-            remarks.keep(text, about, value=json.dumps(notes))
+        told = [
+            note
+            for _, notes in training
+            for note in [*notes, *[""] * (_MOST_BATCHES - len(notes))]
+        ]
+        if any(told):
+            place = training[0][0]
+            text = _TEXT.format(at=f" at {place}" if place else "")
+            about = f"{remarks.OTHER_ROWS} {place or self._share}"
+            remarks.keep(text, about, value=json.dumps(told))

@@ -9,6 +9,7 @@ import torch
 
 from hvd_keras.exceptions import HvdError, InvalidArgumentError
 from hvd_keras.torch._call import Call, Handle, Reduction, begin
+from hvd_keras.torch._models import naming
 from hvd_keras.torch.sparse_allreduce import sparse_allreduce_async
 
 
@@ -109,7 +110,8 @@ class DenseBucket(Bucket):
         """Waits; gives the parameters their gradients."""
         assert self.handle is not None
         versions = list(map(_version_of, self.members))
-        *wires, flags = self.handle.wait()
+        with naming([member.name for member in self.members]):
+            *wires, flags = self.handle.wait()
         for member, now, before in zip(
             self.members, versions, self._versions, strict=True
         ):

@@ -16,6 +16,7 @@ from hvd_keras._values.refusals import refuses
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.torch._call import begin, checked_call
+from hvd_keras.torch._models import naming
 from hvd_keras.torch._packing import pack, unpack
 
 
@@ -53,10 +54,12 @@ def broadcast_parameters(
                 "`params` must be a `state_dict()` or pairs of a name and a "
                 f"tensor. Received: {type(pair).__name__} in it."
             )
-    tensors = [each for _, each in pairs if each is not None]
+    pairs = [(name, each) for name, each in pairs if each is not None]
     training_signs.has_broadcast_weights = True
-    if tensors:
-        _broadcast(tensors, root_rank, process_set)
+    if pairs:
+        names, tensors = zip(*pairs, strict=True)
+        with naming(names):
+            _broadcast(tensors, root_rank, process_set)
 
 
 @uncompiled

@@ -50,6 +50,13 @@ def all_equal(tensors: dict[str, torch.Tensor]) -> bool:
     )
 
 
+@pytest.mark.skipif("hvd.size() == 1", reason="needs 2 ranks")
+def test_models_that_differ_name_the_parameter() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2 + hvd.rank()))
+    with pytest.raises(hvd.MismatchError, match=r"'1\.weight'.*Build the same"):
+        hvd_torch.broadcast_parameters(model.state_dict(), 0)
+
+
 @pytest.mark.parametrize("root", [0, 1])
 def test_parameters(root: int) -> None:
     model = model_of(hvd.rank())

@@ -58,13 +58,19 @@ for epoch in range(2):
             ),
             False,
         ),
+        (
+            _LOOP_OVER.format(stage="skip(0)", last=-1).replace(
+                "for epoch", "rows = hvd.shard(rows, batch_size=2)\nfor epoch"
+            ),
+            False,
+        ),
         (_LOADER.format(sampler="None"), True),
         (
             _LOADER.format(sampler="DistributedSampler(data, 2, hvd.rank())"),
             False,
         ),
     ],
-    ids=["dataset", "part", "shard", "loader", "sampler"],
+    ids=["dataset", "part", "shard", "validation", "loader", "sampler"],
 )
 def test_loops_over_all_rows(code: str, is_told: bool) -> None:
     outcome = jobs.run_python(2, code)
@@ -106,25 +112,25 @@ _LOOKS = "if hvd.rank() == 0: print(next(iter(share)))"
 
 
 @pytest.mark.parametrize(
-    ("seed", "before", "num_loops"),
+    ("seed", "before", "is_told"),
     [
-        ("hvd.rank()", "", 2),
-        ("1", "", 0),
-        ("1", "next(iter(share))", 0),
-        ("1", _LOOKS, 2),  # the generator draws another order each time
+        ("hvd.rank()", "", True),
+        ("1", "", False),
+        ("1", "next(iter(share))", False),
+        ("1", _LOOKS, True),  # the generator draws another order each time
     ],
     ids=["own seeds", "one seed", "all look", "one looks"],
 )
 def test_loops_over_rows_in_other_orders(
-    seed: str, before: str, num_loops: int
+    seed: str, before: str, is_told: bool
 ) -> None:
     code = _OVER_SHARE.format(seed=seed, before=before)
     outcome = jobs.run_python(2, code)
     assert outcome.status == 0, outcome.stderr
     words = jobs.last_words(outcome)
-    assert len(words) == num_loops, words
+    assert len(words) == is_told, words
     for text in words:
-        assert "must read the same rows in the same order" in text
+        assert "all rows to `hvd.shard`, in the same order" in text
         assert re.search(
             r"differ: [\d, .]+ on rank 0, [\d, .]+ on rank 1", text
         )
@@ -177,6 +183,46 @@ def test_gradients_that_are_summed_otherwise(code: str, text: str) -> None:
     words = jobs.last_words(outcome)
     assert len(words) == bool(text), words
     assert all(text in each for each in words)
+
+
+_SPLIT = """
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import random_split
+import hvd_keras.torch as hvd
+hvd.init()
+data = TensorDataset(torch.arange(24.0)[:, None])
+{split}
+layer = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters())
+hvd.broadcast_parameters(layer.state_dict(), 0)
+sampler = DistributedSampler(data, hvd.size(), hvd.rank())
+for (batch,) in DataLoader(data, 4, sampler=sampler):
+    optimizer.zero_grad()
+    layer(batch).sum().backward()
+    optimizer.step()
+"""
+_DRAWN = "data, _ = random_split(data, [16, 8]{})"
+_OWN = "data = TensorDataset(data.tensors[0][hvd.rank()::hvd.size()])"
+
+
+@pytest.mark.parametrize(
+    ("split", "is_told"),
+    [
+        (_DRAWN.format(""), True),
+        (_DRAWN.format(", torch.Generator().manual_seed(1)"), False),
+        (_OWN, True),
+        ("", False),
+    ],
+    ids=["no seed", "seed", "own rows", "all rows"],
+)
+def test_data_that_torch_deals_out(split: str, is_told: bool) -> None:
+    outcome = jobs.run_python(2, _SPLIT.format(split=split))
+    assert outcome.status == 0, outcome.stderr
+    words = jobs.last_words(outcome)
+    assert len(words) == is_told, words
+    assert all("must deal out the same dataset" in text for text in words)
 
 
 _HALF_WRAPPED = """

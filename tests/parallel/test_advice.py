@@ -172,6 +172,7 @@ def distributed(**options: Any) -> keras.Model:
 
 
 def test_predictions_for_own_rows(lines: Lines) -> None:
+    keras.utils.set_random_seed(1)
     model = distributed()
     x, _ = kt.regression_data()
     share = hvd.shard(x, batch_size=4)
@@ -195,6 +196,27 @@ def test_a_fit_that_cannot_shuffle(lines: Lines, shuffles: bool) -> None:
         assert not lines
     else:
         assert lines.of_rank_0("pass `shuffle=True` to `hvd.shard`")
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_a_stop_by_own_metrics(lines: Lines, averages: bool) -> None:
+    x, y = kt.regression_data()
+    y = y * (-1.0) ** (np.arange(len(y)) > len(y) // 2)[:, None]
+    own = slice(hvd.rank(), None, hvd.size())
+    rows = x[own], (y if hvd.rank() else -y)[own]
+    average = [hvd.callbacks.MetricAverageCallback()] if averages else []
+    stopping = keras.callbacks.EarlyStopping("loss", patience=1)
+    guard = BroadcastGlobalVariablesCallback()
+    callbacks = [guard, *average, stopping]
+    model = distributed()
+    for _ in range(2):
+        model.fit(
+            *rows, epochs=40, batch_size=8, verbose=0, callbacks=callbacks
+        )
+    if averages:
+        assert not lines
+    else:
+        assert lines.of_rank_0("`EarlyStopping` has ended the training")
 
 
 @pytest.mark.parametrize("whose", ["all rows", "own rows", "on rank 0"])

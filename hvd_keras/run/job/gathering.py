@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 
 from hvd_keras._rendezvous import addresses, interfaces
 from hvd_keras._rendezvous.listener import listen_tcp
@@ -35,6 +35,8 @@ _MORE_FAILURES_SECONDS = 3.0
 _BACKLOG = 1024
 # Time for ssh to end after its agent.
 _STARTER_SECONDS = 2.0
+_SECONDS_TO_TELL = 10.0
+_MOST_NAMED = 4
 
 
 class StartInterruptedError(Exception):
@@ -62,6 +64,7 @@ class Gathering:
         spec: JobSpec,
         config: Config,
         folder: Folder | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         patience = config.heartbeat_timeout_seconds
         if patience < 2 * config.heartbeat_seconds and not plan.is_of_one_host:
@@ -86,6 +89,7 @@ class Gathering:
         self._started_at = time.monotonic()
         self._gives_up_at = self._started_at + config.start_timeout_seconds
         self._interrupted_by: int | None = None
+        self._say = say
         for planned in plan.hosts:
             if planned.is_local:
                 name = config.hostname or planned.name
@@ -143,6 +147,7 @@ class Gathering:
             is_late = time.monotonic() >= self._gives_up_at
             if is_late or self._failures.keys() >= set(missing):
                 break
+            self._tell_of_late([h for h in missing if h not in self._failures])
             self._loop.step(min(self._time_left(), 0.5))
             self._server.step()
             for host in self.hosts:
@@ -152,7 +157,25 @@ class Gathering:
         late = f"it did not come within {waited:.0f} s"
         if waited >= self._config.start_timeout_seconds:
             late += " (HVD_START_TIMEOUT)"
+        if self._plan.way == "ssh":
+            late += "; `ssh HOST true` must work without a question"
         return {h.name: self._failures.get(h, late) for h in missing}
+
+    def _tell_of_late(self, hosts: list[RemoteHost]) -> None:
+        """Says, once, for which hosts it waits so long."""
+        waited = time.monotonic() - self._started_at
+        if self._say is None or not hosts or waited < _SECONDS_TO_TELL:
+            return
+        names = ", ".join(host.name for host in hosts[:_MOST_NAMED])
+        more = " and others" if len(hosts) > _MOST_NAMED else ""
+        cure = ""
+        if self._plan.way == "ssh":
+            cure = ". `ssh HOST true` must work without a question"
+        self._say(
+            f"no answer for {waited:.0f} s from {names}{more}; hvdrun waits "
+            f"{self._config.start_timeout_seconds:.0f} s in all{cure}"
+        )
+        self._say = None
 
     def _is_enough(self, missing: Sized) -> bool:
         num_hosts = len(self.hosts) - len(missing)

@@ -76,7 +76,8 @@ class Job:
         self._ranks = self._policy.ranks
         self._folder = Folder(environ)
         self._gathering = Gathering(
-            self._loop, self, plan, spec, self._config, self._folder
+            *(self._loop, self, plan, spec, self._config, self._folder),
+            self._output.say,
         )
         self._hosts = self._gathering.hosts
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)

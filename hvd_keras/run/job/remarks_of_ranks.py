@@ -82,7 +82,7 @@ def _difference(values: dict[int, list[_Value]]) -> str:
     (first, known), *others = sorted(values.items())
     for rank, theirs in others:
         for mine, other in zip(known, theirs, strict=False):
-            if mine == other:
+            if mine == other or "" in (mine, other):
                 continue
             if isinstance(mine, str) or isinstance(other, str):
                 here, there = _words(mine), _words(other)
