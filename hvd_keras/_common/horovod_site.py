@@ -9,6 +9,8 @@ from pathlib import Path
 
 SITE = str(Path(__file__).parents[1] / "compat" / "_site")
 
+# `horovodrun` is there.
+_COMMANDS = str(Path(__file__).parents[1] / "compat" / "bin")
 _PLACE = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 
@@ -39,6 +41,9 @@ def use() -> None:
     if not is_used():
         sys.path.insert(0, SITE)
         os.environ["PYTHONPATH"] = python_path(os.environ, SITE)
+        folders = [_COMMANDS, os.path.dirname(sys.executable)]
+        path = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = os.pathsep.join([*folders, path])
 
 
 def of_rank(environ: Mapping[str, str]) -> dict[str, str]:

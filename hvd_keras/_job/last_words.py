@@ -103,7 +103,8 @@ def _found() -> dict[str, str]:
             what += " and broadcast no variable"
             cure += ", and broadcast the first values"
         alone = (
-            f"Each rank has trained a model of its own: it {what}. {cure}. "
+            f"Each rank has trained a model of its own: it {what}. {cure}. If "
+            "each shall train one alone, see docs/search.md. "
             f"{received}"
         )
         return {remarks.TRAINS_ALONE: alone}

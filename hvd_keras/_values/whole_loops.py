@@ -6,6 +6,7 @@ counts if all of them tell the same.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -74,8 +75,9 @@ def _noting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not (training_signs.place_of_fit or caller.startswith(_LIBRARIES)):
             loop = _begin(self)
         made: Iterator[Any] = original(self)
-        if loop is not None:  # what else trains behind it is no part of it
-            weakref.finalize(made, loop.end).atexit = False
+        if loop is not None:  # what trains behind it is no part of it
+            with contextlib.suppress(TypeError):  # some cannot be watched
+                weakref.finalize(made, loop.end).atexit = False
         return made
 
     return __iter__

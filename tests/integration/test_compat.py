@@ -224,3 +224,24 @@ def test_a_driver_finds_horovod_and_so_do_its_ranks(
     version = "0.28.1"
     ranks = [(str(rank), version) for rank in range(2)]
     assert done.stdout.splitlines() == [version, f"{ranks} 1"]
+
+
+def test_horovodrun_is_there_for_whoever_replaces_the_path() -> None:
+    told = "import horovod; print(horovod.__version__)"
+    code = (
+        "import os, subprocess, sys\n"
+        "os.environ['PYTHONPATH'] = '.'\n"
+        f"ranks = ['-np', '2', sys.executable, '-c', {told!r}]\n"
+        "subprocess.run(['horovodrun', *ranks], check=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "hvd_keras.compat", "-c", code],
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert lines == ["[0] 0.28.1", "[1] 0.28.1"]

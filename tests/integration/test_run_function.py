@@ -94,7 +94,8 @@ def test_what_hvdrun_says_is_told_whole(
         hvd.run(print, hosts=",".join(missing))
     text = str(caught.value)
     assert text.startswith("hosts failed to start:\n  no-such-host-0")
-    assert len(text.splitlines()) == 4
+    assert len(text.splitlines()) == 5
+    assert "hvdrun --check -H no-such-host-0" in text
     assert f"hvdrun: {text}\n" in capfd.readouterr().err
 
     def end_and_say_so() -> None:

@@ -125,6 +125,11 @@ class Gathering:
         failures = {} if self.is_done else self.try_all()
         if failures and not self._is_enough(failures):
             lines = [f"  {name}: {why}" for name, why in failures.items()]
+            if self._plan.way == "ssh":
+                names = ",".join(host.name for host in self.hosts)
+                lines.append(
+                    f"`hvdrun --check -H {names}` says what is missing"
+                )
             raise LaunchError("\n".join(["hosts failed to start:", *lines]))
 
     def try_all(self) -> dict[str, str]:
