@@ -24,7 +24,7 @@ def arrays_behind(data: Any) -> list[Any]:
     Nothing is read for it. The list is empty if nobody knows them, and for what
     `shard` returns.
     """
-    if _is_ours(data):
+    if is_ours(data):
         return []
     tf, torch = sys.modules.get("tensorflow"), sys.modules.get("torch")
     if tf is not None and isinstance(data, tf.data.Dataset):
@@ -78,7 +78,7 @@ def _held_by(owner: Any, num_rows: int | None = None) -> list[Any]:
         owner: It has `__getitem__`.
         num_rows: Of an epoch; None: `owner` has batches.
     """
-    if _is_ours(owner):
+    if is_ours(owner):
         return []
     methods = _methods_of(type(owner))
     codes = [method.__code__ for method in methods]
@@ -140,7 +140,8 @@ def _is_order(array: Any) -> bool:
     return bool((np.sort(array) == np.arange(len(array))).all())
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
+    """Whether it is of a class of ours, or `shard` has returned it."""
     return type(value).__module__.startswith("hvd_keras.") or _is_share(value)
 
 

@@ -21,6 +21,7 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._job import last_words, state
 from hvd_keras._values import row_samples
+from hvd_keras._values.arrays_behind import is_ours
 from hvd_keras.process_set import has_own_sets
 
 _LIBRARIES = ("hvd_keras.", "keras.", "tensorflow.", "torch.")
@@ -48,6 +49,13 @@ class _Loop:
     def end(self) -> None:
         """Notes that nobody holds its iterator any more."""
         self.num_steps = last_words.num_steps()
+        if not self.has_trained():
+            self.data = None  # it may be large
+
+    def has_trained(self) -> bool:
+        """Whether there was a step for each batch, when it had ended."""
+        num_steps = self.num_steps or 0
+        return num_steps - self.num_before >= self.num_batches
 
 
 _running: _Loop | None = None  # or has ended last
@@ -89,7 +97,8 @@ def _begin(data: Any) -> _Loop | None:
     if job is None or job.topology.size == 1:
         return None
     _finish(job)
-    if _num_seen == _MOST or hasattr(data, "_hvd_seen_whole"):
+    is_known = is_ours(data) or hasattr(data, "_hvd_seen_whole")
+    if is_known or _num_seen == _MOST:
         return None
     num_batches = _num_batches_of(data)
     if num_batches < 2:
@@ -107,9 +116,8 @@ def _finish(job: state.Job) -> None:
     loop, _running = _running, None
     if loop.num_steps is None:
         loop.end()
-    assert loop.num_steps is not None
     # A set of ranks may train on all rows.
-    if has_own_sets() or loop.num_steps - loop.num_before < loop.num_batches:
+    if has_own_sets() or not loop.has_trained():
         return
     loop.data._hvd_seen_whole = True
     _num_seen += 1

@@ -365,6 +365,7 @@ def shard_dataset(
 
     notes = _passing.Notes()
     handle.taken.fetch = notes.fetch
+    notes.leave_to(handle.taken.loops.add)
     spec = own(handle.upcoming()).element_spec
 
     def begin() -> tf.Tensor:

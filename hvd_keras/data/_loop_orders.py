@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import weakref
 from collections.abc import Callable
 
 from hvd_keras._common import remarks, user_code
@@ -64,7 +65,9 @@ class LoopOrders:
         if len(self._loops) == _MOST_LOOPS:
             return -1
         if not self._loops:
-            last_words.at_end.append(lambda _: self._tell(collect))
+            # A share may be dropped before; its notes come to `add` then.
+            reference = weakref.WeakMethod(collect)
+            last_words.at_end.append(lambda _: self._tell(reference))
         self._loops.append((self._place, last_words.num_steps()))
         return _FIRST + len(self._loops) - 1
 
@@ -81,8 +84,9 @@ class LoopOrders:
             notes.append(note)
         return True
 
-    def _tell(self, collect: Callable[[], None]) -> None:
-        collect()
+    def _tell(self, reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+        if (collect := reference()) is not None:
+            collect()
         ends = [before for _, before in self._loops[1:]]
         ends.append(last_words.num_steps())
         # In the others, one rank may have had a look.

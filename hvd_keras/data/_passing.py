@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,14 @@ class Notes:
     def __init__(self) -> None:
         self._pipeline = next(_pipelines)
         self._number = -1
-        # Notes that nobody has fetched.
-        done = weakref.finalize(self, _core.take_batch_notes, self._pipeline)
+        # Gets notes that nobody has fetched, at the end.
+        self._heirs: list[Callable[[int, str], Any]] = []
+        done = weakref.finalize(self, _leave, self._pipeline, self._heirs)
         done.atexit = False
+
+    def leave_to(self, heir: Callable[[int, str], Any]) -> None:
+        """Gives notes to `heir` when the dataset is dropped."""
+        self._heirs.append(heir)
 
     def begin(self, number: int) -> None:
         """Begins an iteration; its number is negative if nobody wants notes."""
@@ -75,7 +81,17 @@ class Notes:
 
     def fetch(self) -> list[tuple[int, str]]:
         """Returns the new notes, each with the number of its iteration."""
-        return [
-            (number, note.decode("utf-8", "replace"))
-            for number, note in _core.take_batch_notes(self._pipeline)
-        ]
+        return _taken(self._pipeline)
+
+
+def _taken(pipeline: int) -> list[tuple[int, str]]:
+    return [
+        (number, note.decode("utf-8", "replace"))
+        for number, note in _core.take_batch_notes(pipeline)
+    ]
+
+
+def _leave(pipeline: int, heirs: list[Callable[[int, str], Any]]) -> None:
+    for number, note in _taken(pipeline):
+        for heir in heirs:
+            heir(number, note)

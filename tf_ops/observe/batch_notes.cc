@@ -1,5 +1,6 @@
 #include "tf_ops/observe/batch_notes.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -7,6 +8,9 @@
 
 namespace hvd {
 namespace {
+
+constexpr int64_t kFirstLoop = int64_t{1} << 32;
+constexpr int kMostOfLoop = 16;
 
 struct Store {
   Mutex mutex;
@@ -24,7 +28,15 @@ Store* TheStore() {
 void AddBatchNote(int32_t pipeline, BatchNote note) {
   Store* const store = TheStore();
   const MutexLock lock(&store->mutex);
-  store->by_pipeline[pipeline].push_back(std::move(note));
+  std::vector<BatchNote>* const notes = &store->by_pipeline[pipeline];
+  if (note.iteration >= kFirstLoop) {
+    const auto is_of_it = [&](const BatchNote& one) {
+      return one.iteration == note.iteration;
+    };
+    const auto count = std::count_if(notes->begin(), notes->end(), is_of_it);
+    if (count >= kMostOfLoop) return;
+  }
+  notes->push_back(std::move(note));
 }
 
 std::vector<BatchNote> TakeBatchNotes(int32_t pipeline) {

@@ -9,7 +9,9 @@
 namespace hvd {
 
 struct BatchNote {
-  int64_t iteration = 0;  // over the data of its pipeline
+  // Over the data of its pipeline. From 2^32 on they are loops of the user's,
+  // which may be long: of each, the first 16 notes are kept.
+  int64_t iteration = 0;
   std::string text;
 };
 
