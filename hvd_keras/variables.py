@@ -200,9 +200,7 @@ def _agree(
         "All ranks must broadcast the same variables. Received: "
         f"{[len(value) for value, _ in values]} variables on ranks "
         f"{', '.join(map(str, members))}, which differ first at index {index}: "
-        f"{ranks}. Build the same model on each rank: nothing in it may depend "
-        "on `hvd.rank()`, or on what a rank's own rows have, such as their "
-        "columns or classes."
+        f"{ranks}. {training_signs.CURE_OF_MODELS}."
     )
 
 

@@ -41,6 +41,7 @@ def use() -> None:
     if not is_used():
         sys.path.insert(0, SITE)
         os.environ["PYTHONPATH"] = python_path(os.environ, SITE)
+        # As activating its environment does: the command needs this Python.
         folders = [_COMMANDS, os.path.dirname(sys.executable)]
         path = os.environ.get("PATH", os.defpath)
         os.environ["PATH"] = os.pathsep.join([*folders, path])

@@ -10,6 +10,12 @@ from typing import Any
 
 from hvd_keras._common import user_code
 
+CURE_OF_MODELS = (
+    "Build the same model on each rank: nothing in it may depend on "
+    "`hvd.rank()`, or on what a rank's own rows have, such as their columns or "
+    "classes"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Training:

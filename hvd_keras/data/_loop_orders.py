@@ -19,7 +19,7 @@ from hvd_keras.process_set import ProcessSet, global_process_set
 _FIRST = 1 << 32  # the number of the first loop; others are those of `fit`
 _MOST_SHARES = 8
 _MOST_LOOPS = 4  # over each
-_MOST_BATCHES = 16
+_MOST_BATCHES = 16  # as in tf_ops/observe/batch_notes.h
 _shares = itertools.count()
 
 _TEXT = (

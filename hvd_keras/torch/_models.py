@@ -6,9 +6,11 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
+from hvd_keras._common.training_signs import CURE_OF_MODELS
 from hvd_keras.exceptions import MismatchError
 
 _TENSOR = re.compile(r"of tensor (\d+)")
+_OF_MODELS = re.compile(r"disagree on the (shape|dtype|number)")
 
 
 @contextlib.contextmanager
@@ -16,8 +18,8 @@ def naming(names: Sequence[str]) -> Iterator[None]:
     """Runs a call whose tensors are these parameters.
 
     Raises:
-        MismatchError: Ranks have other tensors. It names the parameter, and the
-            cure.
+        MismatchError: Ranks disagree. Where their tensors differ, it names the
+            parameter, and the cure.
     """
 
     def named(found: re.Match[str]) -> str:
@@ -27,8 +29,7 @@ def naming(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except MismatchError as error:
-        raise MismatchError(
-            f"{_TENSOR.sub(named, str(error))}. Build the same model on each "
-            "rank: nothing in it may depend on `hvd.rank()`, or on what a "
-            "rank's own rows have, such as their columns or classes"
-        ) from None
+        if not _OF_MODELS.search(str(error)):
+            raise
+        text = _TENSOR.sub(named, str(error))
+        raise MismatchError(f"{text}. {CURE_OF_MODELS}") from None

@@ -199,6 +199,21 @@ print(horovod.run(place, num_proc=2), sys.flags.dont_write_bytecode)
 """
 
 
+def _lines_of(*command: str, folder: Path) -> list[str]:
+    """Returns what Python prints with these arguments, in a folder."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=jobs.clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("how", ["script", "module", "first line"])
 def test_a_driver_finds_horovod_and_so_do_its_ranks(
     how: str, tmp_path: Path
@@ -211,22 +226,15 @@ def test_a_driver_finds_horovod_and_so_do_its_ranks(
     elif how == "first line":
         driver.write_text("import hvd_keras.compat.horovod\n" + _DRIVER)
         command = ["-B", str(driver)]
-    done = subprocess.run(
-        [sys.executable, *command, "-v", "x"],
-        cwd=tmp_path,
-        env=jobs.clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
     version = "0.28.1"
     ranks = [(str(rank), version) for rank in range(2)]
-    assert done.stdout.splitlines() == [version, f"{ranks} 1"]
+    lines = _lines_of(*command, "-v", "x", folder=tmp_path)
+    assert lines == [version, f"{ranks} 1"]
 
 
-def test_horovodrun_is_there_for_whoever_replaces_the_path() -> None:
+def test_horovodrun_is_there_for_whoever_replaces_the_path(
+    tmp_path: Path,
+) -> None:
     told = "import horovod; print(horovod.__version__)"
     code = (
         "import os, subprocess, sys\n"
@@ -234,14 +242,5 @@ def test_horovodrun_is_there_for_whoever_replaces_the_path() -> None:
         f"ranks = ['-np', '2', sys.executable, '-c', {told!r}]\n"
         "subprocess.run(['horovodrun', *ranks], check=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "hvd_keras.compat", "-c", code],
-        env=jobs.clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = sorted(done.stdout.splitlines())
-    assert lines == ["[0] 0.28.1", "[1] 0.28.1"]
+    lines = _lines_of("-m", "hvd_keras.compat", "-c", code, folder=tmp_path)
+    assert sorted(lines) == ["[0] 0.28.1", "[1] 0.28.1"]

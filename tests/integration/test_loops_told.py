@@ -47,6 +47,13 @@ for epoch in range(2):
 """
 
 
+def _words_of(code: str) -> list[str]:
+    """Returns what hvdrun says after two ranks have ended well."""
+    outcome = jobs.run_python(2, code)
+    assert outcome.status == 0, outcome.stderr
+    return jobs.last_words(outcome)
+
+
 @pytest.mark.parametrize(
     ("code", "is_told"),
     [
@@ -73,9 +80,7 @@ for epoch in range(2):
     ids=["dataset", "part", "shard", "validation", "loader", "sampler"],
 )
 def test_loops_over_all_rows(code: str, is_told: bool) -> None:
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = jobs.last_words(outcome)
+    words = _words_of(code)
     assert len(words) == is_told, words
     if is_told:
         assert "Each rank has trained on all rows" in words[0]
@@ -125,9 +130,7 @@ def test_loops_over_rows_in_other_orders(
     seed: str, before: str, is_told: bool
 ) -> None:
     code = _OVER_SHARE.format(seed=seed, before=before)
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = jobs.last_words(outcome)
+    words = _words_of(code)
     assert len(words) == is_told, words
     for text in words:
         assert "all rows to `hvd.shard`, in the same order" in text
@@ -178,9 +181,7 @@ for batch in hvd.shard(tf.data.Dataset.range(22), global_batch_size=4):
     ids=["lost", "in place", "all rows", "own rows", "sum"],
 )
 def test_gradients_that_are_summed_otherwise(code: str, text: str) -> None:
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = jobs.last_words(outcome)
+    words = _words_of(code)
     assert len(words) == bool(text), words
     assert all(text in each for each in words)
 
@@ -218,9 +219,7 @@ _OWN = "data = TensorDataset(data.tensors[0][hvd.rank()::hvd.size()])"
     ids=["no seed", "seed", "own rows", "all rows"],
 )
 def test_data_that_torch_deals_out(split: str, is_told: bool) -> None:
-    outcome = jobs.run_python(2, _SPLIT.format(split=split))
-    assert outcome.status == 0, outcome.stderr
-    words = jobs.last_words(outcome)
+    words = _words_of(_SPLIT.format(split=split))
     assert len(words) == is_told, words
     assert all("must deal out the same dataset" in text for text in words)
 
@@ -286,9 +285,7 @@ if hvd.rank() == 0:
     ids=["half", "both", "loads", "rates of torch", "loads in torch"],
 )
 def test_other_weights_at_the_end(code: str, what: str) -> None:
-    outcome = jobs.run_python(2, code)
-    assert outcome.status == 0, outcome.stderr
-    words = jobs.last_words(outcome)
+    words = _words_of(code)
     assert len(words) == bool(what), words
     if what:
         assert "have ended with different weights" in words[0]
