@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ _REMOTE = dataclasses.replace(
     checked_scan=remote_records.CHECKED_RECORDS,
 )
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip")
+_PART = re.compile(r"-\d+-of-\d+$")  # as TensorFlow Datasets names files
 
 
 def form_of(paths: Sequence[str], kind: str | None) -> Form:
@@ -116,14 +118,15 @@ def form_of(paths: Sequence[str], kind: str | None) -> Form:
         ModuleNotFoundError: A package is missing.
     """
     if kind is None:
-        packed = [path for path in paths if path.endswith(_COMPRESSED)]
-        if packed:
-            raise ValueError(
-                "`files` must have rows that can be read by their numbers, so "
-                f"they are not compressed as a whole. Received: {packed[0]}; "
-                "`hvd.data.files` deals out whole files."
-            )
-        kinds = {_kind_of(path) for path in paths}
+        wholes = [_PART.sub("", path) for path in paths]
+        for path, whole in zip(paths, wholes, strict=True):
+            if whole.endswith(_COMPRESSED):
+                raise ValueError(
+                    "`files` must have rows that can be read by their numbers, "
+                    f"so they are not compressed as a whole. Received: {path}; "
+                    "`hvd.data.files` deals out whole files."
+                )
+        kinds = set(map(_kind_of, wholes))
         if len(kinds) > 1:
             raise ValueError(
                 "`files` must be of one kind. Received: "

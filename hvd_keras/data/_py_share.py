@@ -61,6 +61,11 @@ class PyShare(keras.utils.PyDataset):
         """Steps of this rank in this iteration; None: without end."""
         return self._part.num_steps
 
+    def __len__(self) -> int:
+        if self.num_batches is None:
+            raise TypeError("The data are without end, so they have no len().")
+        return self.num_batches
+
     def __iter__(self) -> Iterator[Any]:
         self._begin()
         # Keras's own class has no such method before 3.12.

@@ -159,10 +159,27 @@ def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
     if batching is None:
         return None
     (rows,) = batching._inputs()
-    if not bool(batching._drop_remainder):
-        return rows
-    count, size = int(rows.cardinality()), int(batching._batch_size)
-    return rows.take(count // size * size) if count >= 0 else None
+    if bool(batching._drop_remainder):
+        count, size = int(rows.cardinality()), int(batching._batch_size)
+        if count < 0:
+            return None
+        rows = rows.take(count // size * size)
+    return _of_structure(rows, dataset.element_spec)
+
+
+def _of_structure(rows: tf.data.Dataset, structure: Any) -> tf.data.Dataset:
+    """Returns rows whose tensors have another nested structure."""
+    try:
+        tf.nest.assert_same_structure(rows.element_spec, structure)
+    except (TypeError, ValueError):
+        return rows.map(
+            as_it_is(
+                lambda *row: tf.nest.pack_sequence_as(
+                    structure, tf.nest.flatten(row)
+                )
+            )
+        )
+    return rows
 
 
 def _as_it_comes(dataset: tf.data.Dataset) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 from collections.abc import Callable
@@ -34,6 +35,14 @@ def work(x: Any, *others: Any) -> Any:
 
 def centered(x: Any, *others: Any) -> Any:
     return (x - tf.reduce_mean(x, 0), *others) if others else x
+
+
+def nested(x: Any, y: Any) -> Any:
+    return collections.OrderedDict(of=(x,)), y
+
+
+def of_nested(x: Any, y: Any) -> Any:
+    return centered(x["of"][0], y)
 
 
 def to_vector(text: Any) -> Any:
@@ -166,6 +175,15 @@ CASES: dict[str, tuple[Make, bool]] = {
     "single results": (of_single_results, False),
     "cache": (lambda: labelled().cache().shuffle(99, seed=1), False),
     "unbatch": (lambda: labelled().batch(4).unbatch().map(work), False),
+    "unbatch, nested": (
+        lambda: labelled().batch(4).map(nested).unbatch().map(of_nested),
+        False,
+    ),
+    "batches, nested": (lambda: labelled().batch(7).map(nested), True),
+    "cut anew, nested": (
+        lambda: labelled().batch(4).map(nested).rebatch(6).map(of_nested),
+        True,
+    ),
     "batches": (lambda: labelled().batch(7).prefetch(2), True),
     "batches, dropped": (lambda: labelled().batch(7, True), True),
     "changed batches": (
@@ -237,6 +255,7 @@ QUICK = (
     "sampled",
     "texts",
     "unbatch",
+    "unbatch, nested",
     "windows",
     "zip",
 )

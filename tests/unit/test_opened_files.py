@@ -259,7 +259,10 @@ def test_a_missing_package_is_named(
 def test_kinds_are_told_apart(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="of one kind"):
         records([tmp_path / "x.tar", tmp_path / "y.tfrecord"])
-    for name in ("x.tfrecord.gz", "x.tgz", "x.tar.zst"):
+    parts = ("x.array_record-00000-of-00002", "y.tar-00001-of-00002")
+    with pytest.raises(ValueError, match="array_record, webdataset"):
+        records([tmp_path / name for name in parts])
+    for name in ("x.tfrecord.gz", "x.tgz", "x.tar.zst", "x.gz-0-of-1"):
         with pytest.raises(ValueError, match="not compressed as a whole"):
             records(tmp_path / name)
     path = written(tmp_path / "x", members_of(3, 5), tarfile.USTAR_FORMAT)
