@@ -396,6 +396,7 @@ _WRITES = """
     )
     logs = keras.callbacks.CSVLogger("log.csv")
     model.fit(x, x.sum(1), epochs=4, verbose=0, callbacks=[keeps, logs])
+    assert len(model.predict(x, verbose=0)) == 3000
     model.save("model.keras")
     model.save_weights("model.weights.h5")
     model.export("exported", verbose=False)

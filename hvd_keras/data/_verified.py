@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from hvd_keras._common import verification
+from hvd_keras.data import _comparison
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -22,7 +23,8 @@ def prepared(
     """Returns the data to shard; elsewhere all of it.
 
     A comparison takes few steps. Long data are cut, so that these steps make
-    two epochs: each has full steps, and the rest at its end.
+    two epochs: each has full steps, and the rest at its end. What is predicted
+    is not cut, as the script needs its rows.
 
     Raises:
         InvalidArgumentError: In a comparison: only some of the ranks share the
@@ -39,7 +41,7 @@ def prepared(
         )
     ranks = verification.num_merged() * (process_set.size() or 1)
     full = global_batch_size or ranks * (batch_size or 0)
-    if not full or batched:
+    if not full or batched or _comparison.caller() == "predict":
         return data
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):
