@@ -74,6 +74,12 @@ def note(what: str, cure: str, *, reduces: bool = False) -> None:
             call(first)
 
 
+def forget() -> None:
+    """Forgets the first call: it has failed before it has trained anything."""
+    global first
+    first = None
+
+
 def note_gradient(what: str, cure: str) -> None:
     """Notes the first call that computes gradients of a model."""
     global gradient

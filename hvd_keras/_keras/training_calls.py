@@ -30,16 +30,22 @@ def install() -> None:
 
 _Variable: Any = private_module("backend.common.variables").Variable
 _num_applying = 0
+_num_applied = 0
 
 
 @contextlib.contextmanager
 def in_fit() -> Iterator[None]:
     """Notes a call of `fit`, while it runs."""
+    num_before, is_first = _num_applied, training_signs.first is None
     training_signs.note("`fit`", _CURE)
     before = training_signs.place_of_fit
     training_signs.place_of_fit = before or user_code.place()
     try:
         yield
+    except BaseException:
+        if is_first and _num_applied == num_before:
+            training_signs.forget()  # it has trained nothing
+        raise
     finally:
         training_signs.place_of_fit = before
 
@@ -51,8 +57,9 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
             _CURE,
             reduces=hasattr(type(self), "hvd_settings"),
         )
-        global _num_applying
+        global _num_applying, _num_applied
         _num_applying += 1
+        _num_applied += 1
         try:
             result = original(self, *args, **kw)
         finally:

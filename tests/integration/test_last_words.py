@@ -325,11 +325,22 @@ if hvd.rank() == 0:
 hvd.broadcast_variables(model.variables, 0)
 """
 
+_FIT_THAT_FAILS = """
+model.compile("sgd", "mse")
+try:
+    model.fit(x[:, :1], x[:, :1], verbose=0)
+except ValueError as error:
+    assert "incompatible" in str(error), error
+else:
+    raise AssertionError("it has not failed")
+"""
+
 
 @pytest.mark.parametrize(
     ("num_ranks", "code"),
     [
         (2, _MODEL + _ONE_FOR_ALL),
+        (2, _MODEL + _FIT_THAT_FAILS),
         (2, _MODEL + _TAPE.format(is_distributed=True)),
         (1, _MODEL + _TAPE.format(is_distributed=False)),
         (2, _MODEL + _ALL_ROWS.format(differs=1)),
@@ -339,6 +350,7 @@ hvd.broadcast_variables(model.variables, 0)
     ],
     ids=[
         "one for all",
+        "a caught error",
         "together",
         "one rank",
         "own rows",
