@@ -109,6 +109,12 @@ _OWN_METRICS = (
     "`evaluate(data, callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: %s."
 )
+_OWN_LOGS = (
+    "The metrics of `fit` and of its validation are those of each rank's own "
+    "rows. For those of all rows: "
+    "`fit(..., callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
+    "Received: %s."
+)
 _OWN_STOP = (
     "`EarlyStopping` has ended the training of all ranks because of metrics of "
     "some ranks' own rows: add `hvd.callbacks.MetricAverageCallback()`, which "
@@ -234,9 +240,10 @@ def tell_of_counted_steps(model: Any, names: str) -> None:
     _tell(model, _COUNTED_STEPS, names)
 
 
-def tell_of_own_metrics(model: Any) -> None:
+def tell_of_own_metrics(model: Any, *, in_fit: bool) -> None:
     """Warns of metrics that differ by rank."""
-    _tell(model, _OWN_METRICS, "a share of `hvd.shard`, no such callback,")
+    text = _OWN_LOGS if in_fit else _OWN_METRICS
+    _tell(model, text, "a share of `hvd.shard`, no such callback,")
 
 
 def tell_of_own_predictions(model: Any) -> None:

@@ -352,7 +352,8 @@ def _advise_at_end(call: keras_calls.Call) -> None:
     if source_of(call.data) is None:
         return
     if call.method == "evaluate" and not call.sums_metrics:
-        advice.tell_of_own_metrics(call.model)
+        in_fit = keras_calls.running_fit() is not None
+        advice.tell_of_own_metrics(call.model, in_fit=in_fit)
     handle = position.handle_of(call.data)
     # `hvd.predict` watches, and gathers the others' rows.
     if call.method == "predict" and handle and not handle.taken.is_watched:

@@ -29,7 +29,7 @@ _HABITS = {
         "a program for Horovod runs by `hvdrun --horovod-compat -np 2 python "
         "...`, see docs/horovod.md"
     ),
-    r"No module named 'hvd_keras": (
+    r"No module named 'hvd_keras'": (
         "the Python that the command has started lacks hvd_keras; "
         f"{sys.executable} has it: `hvdrun -np 2 {sys.executable} ...`"
     ),
