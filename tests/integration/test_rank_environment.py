@@ -21,8 +21,11 @@ def test_ranks_share_the_cores_unless_the_user_sets_threads() -> None:
     expected = str(max(1, cores // 2))
     assert job.lines(1) == [expected, expected, expected, "1"]
     assert f"TF_NUM_INTRAOP_THREADS={expected}" in job.stderr
+    assert "OMP_NUM_THREADS" not in job.stderr
+    job = jobs.run_python(2, code, "-v")
+    assert f"OMP_NUM_THREADS={expected}" in job.stderr
     job = jobs.run_python(
-        2, code, OMP_NUM_THREADS="7", TF_CPU_ALLOCATOR_USE_BFC="0"
+        2, code, "-v", OMP_NUM_THREADS="7", TF_CPU_ALLOCATOR_USE_BFC="0"
     )
     assert job.lines(0) == [expected, expected, "7", "0"]
     assert "OMP_NUM_THREADS" not in job.stderr

@@ -209,7 +209,10 @@ class Job:
         if self._plan.is_of_one_host:
             size, is_horovod = len(self._ranks), self._spec.is_horovod
             lines = environment.described(
-                self._environ, size, is_horovod=is_horovod
+                self._environ,
+                size,
+                is_horovod=is_horovod,
+                is_verbose=self._spec.output.is_verbose,
             )
         for line in lines:
             self._output.say(line)

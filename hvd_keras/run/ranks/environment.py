@@ -214,13 +214,20 @@ def shares_of_gpus(
 
 
 def described(
-    environ: Mapping[str, str], num_ranks: int, *, is_horovod: bool
+    environ: Mapping[str, str],
+    num_ranks: int,
+    *,
+    is_horovod: bool,
+    is_verbose: bool,
 ) -> list[str]:
     """Returns lines on the ranks of a job that has this host alone."""
     ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
     settings = defaults(environ, num_ranks)
-    chosen = ", ".join(f"{name}={one}" for name, one in settings.items())
-    what = chosen or "threads and memory as set in the environment"
+    chosen = [f"{name}={one}" for name, one in settings.items()]
+    if not is_verbose and len(chosen) > 2:
+        more_of_them = f"and {len(chosen) - 1} such settings more"
+        chosen = [f"{chosen[0]} {more_of_them} (-v shows them)"]
+    what = ", ".join(chosen) or "threads and memory as set in the environment"
     cores = num_cores()
     more = " (more ranks than cores: they take turns)" * (num_ranks > cores)
     where = f"{cores} core{'s' * (cores > 1)}{more}"
