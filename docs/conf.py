@@ -48,6 +48,7 @@ python_display_short_literal_types = True
 html_theme = "furo"
 html_title = f"hvd_keras {release}"
 html_copy_source = False
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["copy.js"]

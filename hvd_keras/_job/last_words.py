@@ -104,7 +104,7 @@ def _found() -> dict[str, str]:
             cure += ", and broadcast the first values"
         alone = (
             f"Each rank has trained a model of its own: it {what}. {cure}. If "
-            "each shall train one alone, see docs/search.md. "
+            "each shall train one alone, see docs/hyperparameters.md. "
             f"{received}"
         )
         return {remarks.TRAINS_ALONE: alone}

@@ -47,3 +47,8 @@ def test_links_lead_to_a_file_and_a_heading(path: Path) -> None:
 def test_the_readme_has_links() -> None:
     text = _without_code((_ROOT / "README.md").read_text())
     assert len(_LINK.findall(text)) > 20
+
+
+def test_no_page_has_the_name_of_one_that_sphinx_makes() -> None:
+    own = {"search", "genindex", "modindex", "py-modindex"}
+    assert own.isdisjoint(path.stem for path in _FILES)
