@@ -20,6 +20,10 @@ _OF_GENERATORS = (
     "`tf.data.Dataset.from_generator(make, output_signature=...)`, or a "
     "`keras.utils.PyDataset`, which works without TensorFlow."
 )
+_OF_ROWS = (
+    "Its rows come one by one: pass a `keras.utils.PyDataset` that makes "
+    "batches of them, or `torch.utils.data.DataLoader(data, batch_size=32)`."
+)
 
 
 def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
@@ -62,6 +66,8 @@ def check_data(data: Any) -> None:
         cure = ""
     elif _yields_only(data):
         cure = _OF_GENERATORS
+    elif _has_rows_alone(data):
+        cure = _OF_ROWS
     else:
         return
     raise TypeError(
@@ -80,6 +86,14 @@ def _yields_only(data: Any) -> bool:
     names = {each.__name__ for each in type(data).__mro__}
     has_rows = hasattr(data, "__getitem__") and "IterableDataset" not in names
     return hasattr(data, "__iter__") and not has_rows
+
+
+def _has_rows_alone(data: Any) -> bool:
+    """Whether data are an object of the user's whose rows have numbers."""
+    known = (list, tuple, dict, str, range, keras.utils.PyDataset)
+    is_array = hasattr(data, "shape") or hasattr(data, "__array__")
+    has_rows = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return has_rows and not is_array and not isinstance(data, known)
 
 
 def check_is_alone(others: tuple[Any, ...]) -> None:

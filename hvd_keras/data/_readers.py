@@ -85,11 +85,11 @@ def reader_of(data: Any, collate: Collate | None) -> Reader | None:
     return None
 
 
-def _refused(data: Any, wanted: str) -> TypeError:
+def _refused(data: Any, wanted: str, received: str = "") -> TypeError:
     name = f"{type(data).__module__.split('.')[0]}'s {type(data).__name__}"
     return TypeError(
         f"`data` must have rows that can be read by their numbers: {wanted}. "
-        f"Received: {name}."
+        f"Received: {name}{received}."
     )
 
 
@@ -113,13 +113,20 @@ def _torch_reader_of(
     if not isinstance(data, torch_data.DataLoader):
         return None
     if isinstance(data.dataset, torch_data.IterableDataset):
-        raise _refused(data, "a DataLoader of a map-style dataset")
+        raise _refused(
+            data,
+            "a DataLoader of a map-style dataset. For one that only yields see "
+            "docs/loaders.md#generators",
+            f" of {type(data.dataset).__name__}, an IterableDataset",
+        )
     samplers = torch_data.SequentialSampler, torch_data.RandomSampler
     if type(data.sampler) not in samplers or data.batch_size is None:
         raise _refused(
             data,
             "a DataLoader with `batch_size`, and `shuffle` instead of a "
-            "sampler of its own",
+            "sampler of its own, for `hvd.shard` deals the rows out",
+            f" with sampler={type(data.sampler).__name__}, "
+            f"batch_size={data.batch_size}",
         )
     return _TorchReader(torch_data, data, collate)
 

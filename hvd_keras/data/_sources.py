@@ -150,6 +150,25 @@ def rows_of(dataset: tf.data.Dataset) -> Rows:
     return made if made is not None else _as_it_comes(dataset)
 
 
+def repeats_shuffled(dataset: Any) -> bool:
+    """Whether tf.data makes one stage of `shuffle` and a `repeat` that ends."""
+    chosen = dataset.options().experimental_optimization
+    if False in (
+        chosen.apply_default_optimizations,
+        chosen.shuffle_and_repeat_fusion,
+    ):
+        return False
+    return _has_repeated_shuffle(dataset)
+
+
+def _has_repeated_shuffle(dataset: Any) -> bool:
+    inputs = dataset._inputs()
+    if kind_of(dataset) == "Repeat" and kind_of(inputs[0]) == "Shuffle":
+        count = tf.get_static_value(dataset._count)
+        return count is None or int(count) >= 0
+    return any(map(_has_repeated_shuffle, inputs))
+
+
 def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
     """Returns the rows of a dataset whose last stage makes batches of them.
 

@@ -74,6 +74,21 @@ def test_a_loader_that_only_yields_gets_its_cure() -> None:
         hvd.shard(Loader(), batch_size=2)
 
 
+class Rows:
+    """Has rows, as datasets of torch and of Hugging Face have."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": np.ones(2), "y": index}
+
+
+def test_rows_that_come_one_by_one_get_their_cure() -> None:
+    with pytest.raises(TypeError, match=r"Received: Rows\. .*DataLoader"):
+        hvd.shard(Rows(), batch_size=2)
+
+
 def test_inputs_and_targets_are_one_argument() -> None:
     rows = np.ones((2, 1))
     with pytest.raises(TypeError, match=r"`hvd\.shard\(\(x, y\), batch_size"):
