@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -61,6 +62,8 @@ at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
 apart: Apart | None = None
 has_broadcast_weights = False  # so ranks mean to train one model
+# Elements of tensors that were reduced by calls, while it trains.
+reduced_sizes: set[int] = set()
 trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
 place_of_fit = ""  # where the running `fit` was called; "": none runs
 
@@ -93,6 +96,26 @@ def _sign(what: str, cure: str, reduces: bool) -> Training:
             look()
     is_of_others = _is_linked_by_others()
     return Training(what, user_code.place(), cure, is_of_others, reduces)
+
+
+def note_reduced(size: int | None) -> None:
+    """Notes a tensor that the user's own call reduces, maybe a gradient.
+
+    Args:
+        size: Its elements; None: unknown.
+    """
+    if size is not None and (first is not None or gradient is not None):
+        reduced_sizes.add(size)
+
+
+def reduces_by_hand() -> bool:
+    """Whether own calls have reduced all that some optimizer trains."""
+    for _, _, refs in optimizers:
+        alive = [one for ref in refs if (one := ref()) is not None]
+        sizes = {math.prod(map(int, one.shape)) for one in alive}
+        if sizes and sizes <= reduced_sizes:
+            return True
+    return False
 
 
 def note_optimizer(

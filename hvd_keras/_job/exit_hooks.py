@@ -19,6 +19,10 @@ from hvd_keras._records.evidence import IN_FIT
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
 # A call, as AutoGraph lists it.
 _CALL = re.compile(r'^    File "')
+# The stack of a Python function that a kernel called, a call, and the error.
+_STACK = re.compile(r"Traceback \(most recent call last\):")
+_STACK_CALL = re.compile(r'^  File "')
+_ERROR = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
 # The line in which AutoGraph repeats an error: its class, then the text.
 _OF_AUTOGRAPH = re.compile(r"^    [A-Za-z_][\w.]*: ")
 _BOLD = re.compile(r"\x1b\[\d*m")
@@ -155,6 +159,12 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
 
 
 def _gist(lines: list[str]) -> str:
+    # A function of the user's that a kernel has called: its stack, its error.
+    if any(map(_STACK.fullmatch, lines)):
+        calls = [n for n, line in enumerate(lines) if _STACK_CALL.match(line)]
+        for line in lines[max(calls, default=0) :]:
+            if _ERROR.match(line):
+                return line
     # In a graph, TensorFlow puts the stack before a kernel's text and the node
     # after it. In eager mode, it wraps the text in names.
     if lines[0] == "Graph execution error:":

@@ -44,7 +44,9 @@ def num_updates() -> int:
     """Returns how often ranks may have trained together: steps, or sums."""
     if steps := num_steps():
         return steps
-    if not training_signs.has_broadcast_weights:
+    if not (
+        training_signs.has_broadcast_weights or training_signs.reduces_by_hand()
+    ):
         return 0  # perhaps each trains a model of its own
     return max(0, int(_native.core().num_shared()) - _num_before)
 

@@ -5,10 +5,12 @@ Only the launcher can tell which of them several ranks have written.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import functools
 import inspect
+import math
 import os
 import re
 import socket
@@ -28,6 +30,11 @@ _BY_TIME_ALONE = ("File.__init__", "summary.create_file_writer")
 _MOST = 8  # told by a rank
 # By path: the line that opened it first; the path without the time of then.
 _places: dict[str, tuple[str, str]] = {}
+# By path: the line that opened it first to append, its bytes then, and whether
+# something was written in it since we watch.
+_appended: dict[str, tuple[str, int, bool]] = {}
+_begun = math.inf  # when that was
+_MOST_APPENDED = 1 << 20  # bytes that are looked at
 _hears = False
 _is_on = False
 _has_clocks_alone = False
@@ -51,7 +58,8 @@ def watch(*, clocks_alone: bool = False) -> None:
         clocks_alone: Somebody else tells of files with the same name on all
             ranks. Only those that are named by the time count.
     """
-    global _hears, _is_on, _has_clocks_alone
+    global _hears, _is_on, _has_clocks_alone, _begun
+    _begun = min(_begun, time.time())
     _is_on, _has_clocks_alone = True, clocks_alone
     if clocks_alone:
         _places.clear()
@@ -93,8 +101,7 @@ def tell() -> None:
     """Keeps a remark on each for the end of the job."""
     host = socket.gethostname()
     for path, (place, timeless) in _places.items():
-        near = os.path.relpath(path)
-        shown = path if near.startswith("..") else near
+        shown = _shown(path)
         about, text = (
             path,
             (
@@ -114,6 +121,34 @@ def tell() -> None:
                 ),
             )
         remarks.keep(text, f"file {host}:{about}", fewest=2)
+    for path, (place, size, is_late) in _appended.items():
+        if _has_copies(path, size, is_late):
+            text = (
+                f"Each has appended to {_shown(path)!r} at {place}, and its "
+                "lines are there more than once. Write it on one rank, under "
+                "`if hvd.rank() == 0:`."
+            )
+            remarks.keep(text, f"file {host}:{path}", fewest=2)
+
+
+def _shown(path: str) -> str:
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near
+
+
+def _has_copies(path: str, size: int, is_late: bool) -> bool:
+    """Whether most of what was appended to a file is there more than once."""
+    try:
+        appended = min(os.path.getsize(path) - size, _MOST_APPENDED)
+        with open(path, "rb") as file:
+            # Another rank may have written as much before.
+            back = min(size, appended) if is_late else 0
+            file.seek(size - back)
+            lines = file.read(back + appended).splitlines()
+    except (OSError, ValueError):
+        return False
+    copied = [num for num in collections.Counter(lines).values() if num > 1]
+    return len(copied) > 1 and 2 * sum(copied) >= len(lines)
 
 
 def _without_clock(path: str) -> str:
@@ -146,12 +181,25 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not _is_on or len(_places) == _MOST:
         return
     path, mode, _ = arguments
+    if not (isinstance(mode, str) and isinstance(path, str | os.PathLike)):
+        return
     # "x" fails where another rank was first, as it should; "a" loses nothing.
-    if not isinstance(mode, str) or "w" not in mode:
+    if "w" in mode:
+        _note(os.fsdecode(path), by_time_alone=_has_clocks_alone)
+    elif "a" in mode:
+        _note_appended(os.path.realpath(os.fsdecode(path)))
+
+
+def _note_appended(path: str) -> None:
+    if path in _appended or len(_appended) == _MOST or "/." in path:
         return
-    if not isinstance(path, str | os.PathLike):
-        return
-    _note(os.fsdecode(path), by_time_alone=_has_clocks_alone)
+    if not path.startswith(("/dev/", "/proc/")) and (
+        place := user_code.place()
+    ):
+        with contextlib.suppress(OSError):
+            _appended[path] = place, 0, False
+            now = os.stat(path)
+            _appended[path] = place, now.st_size, now.st_mtime >= _begun
 
 
 def _note(path: str, *, by_time_alone: bool) -> None:

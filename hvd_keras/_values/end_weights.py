@@ -51,8 +51,9 @@ def _tell(job: state.Job) -> None:
     _, names, numbers = _taken
     number = zlib.crc32(f"{names} {len(numbers)}".encode())
     text = (
-        "The ranks have ended with different weights. Let all of them make the "
-        "same updates: by optimizers that are distributed, at the same rates. "
+        "The ranks have ended with different weights. Broadcast the first "
+        "values, and let all ranks make the same updates: by optimizers that "
+        "are distributed, at the same rates. "
         f"Received: of what {names} has trained"
     )
     about = f"{remarks.TRAINS_ALONE} {number:08x}"

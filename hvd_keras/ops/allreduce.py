@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras._common import training_signs
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import (
     Compression,
@@ -111,6 +112,7 @@ def allreduce(
         "allreduce", tensor, ReduceOp(attributes["reduce_op"]), name
     )
     name = _arguments.default_name("allreduce", tensor, name, ignore_name_scope)
+    training_signs.note_reduced(tensor.shape.num_elements())
     wire, context = compression.compress(tensor)
     attributes["wire_format"] = wire_format_of(compression)
     reduced = emit("allreduce", wire, name=name, **attributes)

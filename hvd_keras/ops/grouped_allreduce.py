@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras._common import training_signs
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras.compression import (
     Compression,
@@ -95,6 +96,7 @@ def grouped_allreduce(
         else:
             dense[i] = _arguments.to_tensor(member, f"tensors[{i}]", name)
             _arguments.check_dtype("allreduce", dense[i], reduce_op, name)
+            training_signs.note_reduced(dense[i].shape.num_elements())
     if sparse:
         how = slices_reduction(attributes, compression)
         members = list(sparse.values())

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvd_keras._common import training_signs
 from hvd_keras._common.uncompiled import uncompiled
 from hvd_keras._values.refusals import refuses
 from hvd_keras.compression import (
@@ -52,6 +53,8 @@ def grouped_allreduce(
     [tensor([2., 2.]), tensor(6)]
     """
     call = checked_group("allreduce", tensors, name, process_set)
+    for tensor in tensors:
+        training_signs.note_reduced(tensor.numel())
     how = reduction(
         op, prescale_factor, postscale_factor, wire_format_of(compression)
     )
@@ -149,5 +152,7 @@ def begun(
 ) -> Handle:
     """Begins the reduction; `options` are those of `begin`."""
     call = checked_group("allreduce", tensors, name, process_set)
+    for tensor in tensors:
+        training_signs.note_reduced(tensor.numel())
     how = reduction(op, *scales)
     return begin("allreduce", tensors, call, how=how, **options)

@@ -174,7 +174,7 @@ def _check(optimizer: Any, passes: Any) -> None:
     if isinstance(optimizer, _Distributed):
         raise InvalidArgumentError(
             "`optimizer` must not be distributed already. Received: the result "
-            "of `DistributedOptimizer`."
+            "of `DistributedOptimizer`; call it once."
         )
     _checked_passes(passes)
 

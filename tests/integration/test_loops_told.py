@@ -267,9 +267,38 @@ if hvd.rank() == 0:
 """
 
 
+_BY_HAND = """
+import keras
+import tensorflow as tf
+import hvd_keras as hvd
+hvd.init()
+keras.utils.set_random_seed({seed})
+layer, optimizer = keras.layers.Dense(2), keras.optimizers.SGD(0.1)
+rows = tf.random.normal((8, 3), seed=1 + hvd.rank())
+layer(rows)
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(layer(rows) ** 2)
+    gradients = tape.gradient(loss, layer.trainable_weights)
+    reduced = [{reduced} for gradient in gradients]
+    optimizer.apply(reduced, layer.trainable_weights)
+    return hvd.allreduce(loss)  # for the log
+for _ in range(3):
+    step()
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "what"),
     [
+        (
+            _BY_HAND.format(
+                seed="hvd.rank()", reduced="hvd.allreduce(gradient)"
+            ),
+            "SGD has trained",
+        ),
+        (_BY_HAND.format(seed=1, reduced="hvd.allreduce(gradient)"), ""),
         (
             _HALF_WRAPPED.format(
                 second="keras.optimizers.Adam(0.01)", loads=False
@@ -282,7 +311,15 @@ if hvd.rank() == 0:
         (_RATES_OF_TORCH.format(rate="0.1 * (1 + hvd.rank())"), "SGD has"),
         (_RATES_OF_TORCH.format(rate="0.1"), ""),
     ],
-    ids=["half", "both", "loads", "rates of torch", "loads in torch"],
+    ids=[
+        "by hand",
+        "same seed",
+        "half",
+        "both",
+        "loads",
+        "rates of torch",
+        "loads in torch",
+    ],
 )
 def test_other_weights_at_the_end(code: str, what: str) -> None:
     words = _words_of(code)

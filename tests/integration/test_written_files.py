@@ -37,6 +37,24 @@ def test_a_file_that_several_ranks_write(
     assert "own_" not in job.stderr
 
 
+@pytest.mark.parametrize(
+    "line", ["epoch {i}", "epoch {i}: {hvd.rank()}"], ids=["same", "own"]
+)
+def test_lines_that_several_ranks_append(tmp_path: Path, line: str) -> None:
+    program, log = tmp_path / "train.py", tmp_path / "train.log"
+    log.write_text("old\nold\n")
+    program.write_text(
+        "import hvd_keras as hvd\nhvd.init()\nfor i in range(5):\n"
+        f"    with open({str(log)!r}, 'a') as f:\n"
+        f"        f.write(f'{line}\\n')\n"
+        "hvd.barrier()\n"
+    )
+    job = jobs.run("-np", "2", "--", sys.executable, str(program))
+    assert job.status == 0, job.stderr
+    said = f"warning of ranks 0, 1: Each has appended to {str(log)!r} at "
+    assert (said in job.stderr) == (line == "epoch {i}"), job.stderr
+
+
 def test_files_that_are_named_by_the_time(tmp_path: Path) -> None:
     code = f"""
         import datetime, os, time

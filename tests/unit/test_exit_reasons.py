@@ -36,6 +36,12 @@ _LAYER = (
             "        f()\n\n    ValueError: odd\n    Received: x",
             "ValueError: odd",
         ),
+        (
+            "Graph execution error:\n\nOSError: odd\n"
+            'Traceback (most recent call last):\n\n  File "a.py", line 9, in f'
+            "\n    g()\n\nOSError: odd\n\n\n\t [[{{node PyFunc}}]]\n",
+            "ValueError: OSError: odd",
+        ),
         ("in user code:", "ValueError: in user code:"),
         ("", "ValueError"),
     ],
