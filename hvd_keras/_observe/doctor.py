@@ -147,7 +147,7 @@ def _mismatched(job: Job) -> Verdict | None:
     )
     odd = _odd_one(calls, job)
     if odd is None:
-        return None
+        return _undecided(calls, job)
     rank, mine = job.ranks[odd], calls[odd]
     other = next((c for r, c in calls.items() if _what(c) != _what(mine)), mine)
     if _describe(mine) == _describe(other):  # the error names the tensor
@@ -158,6 +158,29 @@ def _mismatched(job: Job) -> Verdict | None:
         f"{place(rank.frame)}{last_of(rank)}"
     )
     return Verdict(Cause.MISMATCH, odd, sentence, rank.frame)
+
+
+def _undecided(calls: dict[int, Record], job: Job) -> Verdict | None:
+    """Two sides of as many ranks: no rank is to blame rather than another."""
+    sides = {_what(call): rank for rank, call in sorted(calls.items())[::-1]}
+    ranks = [job.ranks[rank] for rank in sorted(sides.values())]
+    places = [place(rank.frame) for rank in ranks]
+    is_same_line = len(set(places)) == 1
+    if len(sides) < 2 or (is_same_line and _blame(job).shared_error):
+        return None  # the error names the tensor, and maybe the cure
+    texts = [
+        f"{name_of(rank)} with {_describe(calls[rank.rank])}{at}"
+        for rank, at in zip(ranks, places, strict=True)
+    ]
+    sentence = (
+        f"{called(calls[ranks[0].rank])} was called by {' and '.join(texts)}"
+    )
+    if not is_same_line:
+        sentence += (
+            ": one of them has made a call too many, or in another order; "
+            "`name=...` tells calls apart"
+        )
+    return Verdict(Cause.MISMATCH, None, sentence)
 
 
 def _agreed(job: Job) -> Verdict | None:
@@ -212,6 +235,8 @@ def _odd_one(calls: dict[int, Record], job: Job) -> int | None:
     kinds = Counter(map(_what, calls.values()))
     if len(kinds) < 2:
         return None
-    usual = kinds.most_common(1)[0][0]
+    (usual, most), *rest = kinds.most_common()
+    if rest[0][1] == most:
+        return None
     odd = [rank for rank, call in calls.items() if _what(call) != usual]
     return max(odd)

@@ -114,7 +114,7 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     if is_killed and caller.has_record:
         how = "left its script without ending it, as `os._exit(0)` does,"
         cure = _CURE_OF_EXITS
-    elif is_of_step(call):
+    elif is_of_step(call) or _has_repeated(rank, call):
         cure = (
             "let all ranks take equally many epochs and steps, as `hvd.shard` "
             "does; in `fit`, `hvd.callbacks.BroadcastGlobalVariablesCallback"
@@ -130,6 +130,12 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
         f"{cure}{last_of(rank, f'rank {rank.rank}')}"
     )
     return Verdict(Cause.SKIPPED, rank.rank, sentence, rank.frame)
+
+
+def _has_repeated(rank: Rank, call: Record) -> bool:
+    """Whether a rank has made a call again and again, as each step does."""
+    made = [one for one in rank.records if one.name == call.name and one.ended]
+    return len(made) > 1
 
 
 def _absent(stall: Stall, rank: Rank) -> Verdict:

@@ -166,9 +166,9 @@ def not_yet_joined(num_ranks: int, seconds: float) -> str:
 def nobody_joined(num_ranks: int, command: Sequence[str]) -> str:
     """What to say of processes that have all ended well, each by itself."""
     cure = misplaced(command) or (
-        "To train together, start an unchanged script by `hvdrun "
+        "To train together, start an unchanged script of Keras by `hvdrun "
         f"--distribute -np {num_ranks} ...`, or call `hvd.init()` at its "
-        "start, see docs/quickstart.md"
+        "start, see docs/quickstart.md; for plain torch docs/torch.md"
     )
     return (
         f"no rank has called `hvd.init()`: {num_ranks} processes ran the "
