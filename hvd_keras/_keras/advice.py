@@ -111,7 +111,7 @@ _OWN_METRICS = (
 )
 _OWN_LOGS = (
     "The metrics of `fit` and of its validation are those of each rank's own "
-    "rows. For those of all rows: "
+    "rows, also where callbacks decide by them. For those of all rows: "
     "`fit(..., callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: %s."
 )
@@ -242,8 +242,34 @@ def tell_of_counted_steps(model: Any, names: str) -> None:
 
 def tell_of_own_metrics(model: Any, *, in_fit: bool) -> None:
     """Warns of metrics that differ by rank."""
-    text = _OWN_LOGS if in_fit else _OWN_METRICS
-    _tell(model, text, "a share of `hvd.shard`, no such callback,")
+    if _told.get(model, set()).isdisjoint([_OWN_LOGS, _OWN_METRICS]):
+        text = _OWN_LOGS if in_fit else _OWN_METRICS
+        _tell(model, text, "a share of `hvd.shard`, no such callback,")
+
+
+def tell_of_own_logs(model: Any, callbacks: list[Any]) -> None:
+    """Says that a `fit` has reported each rank's own rows.
+
+    Warns if a callback of Keras has decided by them.
+    """
+    if any(map(_decides_by_logs, callbacks)):
+        tell_of_own_metrics(model, in_fit=True)
+    elif _told.get(model, set()).isdisjoint([_OWN_LOGS, _OWN_METRICS]):
+        _told.setdefault(model, set()).add(_OWN_LOGS)
+        log.info(_OWN_LOGS % "a share of `hvd.shard`, no such callback")
+
+
+def _decides_by_logs(callback: Any) -> bool:
+    """Whether a callback of Keras looks at what training reports."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        looks = callback.save_best_only
+    else:
+        looks = isinstance(callback, _MONITORS)
+    # Validation has a warning of its own, if it was shared out.
+    return bool(looks and not callback.monitor.startswith("val_"))
+
+
+_MONITORS = keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau
 
 
 def tell_of_own_predictions(model: Any) -> None:

@@ -258,6 +258,13 @@ def _around_fit(callbacks: Any) -> Callable[..., Any] | None:
 def _flat(callbacks: Any) -> list[Any]:
     callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
     flat: list[Any] = keras.tree.flatten(callbacks or [])
+    for each in flat:
+        if isinstance(each, type):
+            name = each.__name__
+            raise TypeError(
+                f"`callbacks` must be objects: write `{name}()`. Received: the "
+                f"class {name}."
+            )
     return flat
 
 

@@ -349,11 +349,14 @@ def _advise(callback_list: Any) -> None:
 
 def _advise_at_end(call: keras_calls.Call) -> None:
     """Warns of results that are those of a rank's own rows."""
-    if source_of(call.data) is None:
+    if source_of(call.data) is None or sys.exc_info()[0] is not None:
         return
     if call.method == "evaluate" and not call.sums_metrics:
         in_fit = keras_calls.running_fit() is not None
         advice.tell_of_own_metrics(call.model, in_fit=in_fit)
+    is_own_fit = call.method == "fit" and not call.sums_metrics
+    if is_own_fit and advice.any_reduces(call.model):
+        advice.tell_of_own_logs(call.model, call.callbacks)
     handle = position.handle_of(call.data)
     # `hvd.predict` watches, and gathers the others' rows.
     if call.method == "predict" and handle and not handle.taken.is_watched:

@@ -151,6 +151,18 @@ def test_metrics_of_own_rows(lines: Lines, averages: bool) -> None:
     assert len(lines) == (0 if averages or hvd.rank() else 1)
 
 
+@pytest.mark.parametrize("monitor", ["loss", "val_loss", ""])
+def test_callbacks_that_decide_by_own_rows(lines: Lines, monitor: str) -> None:
+    rows = kt.regression_data()
+    model = distributed()
+    share = hvd.shard(rows, batch_size=8)
+    plateau = [keras.callbacks.ReduceLROnPlateau(monitor)] if monitor else []
+    for _ in range(2):
+        fit(model, share, *plateau, validation_data=rows)
+    assert len(lines) == (monitor == "loss" and hvd.rank() == 0)
+    assert not lines or lines.of_rank_0("callbacks decide by them")
+
+
 def as_frames(*arrays: np.ndarray) -> list[Any]:
     pandas = pytest.importorskip("pandas")
     return [pandas.DataFrame(array) for array in arrays]
