@@ -10,7 +10,7 @@ from typing import Any
 from hvd_keras import _backends, basics
 from hvd_keras._backends.interface import Gradient, TensorInfo
 from hvd_keras._backends.options import ReduceOptions, path_of
-from hvd_keras._common import error_text, log
+from hvd_keras._common import error_text, log, training_signs
 from hvd_keras._gradients.groups import group_indices
 from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._job import membership, state
@@ -378,11 +378,18 @@ def _describe_difference(
         )
     )
     counts = [len(detail) - 3 for _, detail in values]
+    cure = (
+        "A variable has no gradient on a rank whose loss does not use it. If "
+        "the ranks first use their optimizers in different orders, the names "
+        "differ: pass `name=` to DistributedOptimizer"
+    )
+    if index >= 2 and None not in entries:
+        numbers, _, shapes, _ = map(set, zip(*entries, strict=True))
+        if len(numbers) == 1 < len(shapes):
+            cure = training_signs.CURE_OF_MODELS
     return (
         "All ranks must reduce the same gradients in the same way. Received: "
         f"{counts} gradients on ranks {global_ranks}, which differ "
-        f"first at entry {index - 2 if index >= 2 else 'options'}: {ranks}. A "
-        "variable has no gradient on a rank whose loss does not use it. If the "
-        "ranks first use their optimizers in different orders, the names "
-        "differ: pass `name=` to DistributedOptimizer."
+        f"first at entry {index - 2 if index >= 2 else 'options'}: {ranks}. "
+        f"{cure}."
     )
