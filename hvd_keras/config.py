@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -428,11 +429,15 @@ class Config:
                 raise ConfigError(_unknown_name(name, known))
             if name.startswith("HOROVOD_") and name not in aliases:
                 # Horovod has more than we read.
-                near = difflib.get_close_matches(name, aliases, 1, _TYPO)
+                whole = _UNIT.sub("", name)
+                near = difflib.get_close_matches(whole, aliases, 1, _TYPO)
                 if near:
+                    unit = next(
+                        r.unit for r in settings() if r.alias == near[0]
+                    )
                     raise ConfigError(
                         f"`{name}` is no setting of Horovod or hvd_keras. Did "
-                        f"you mean `{near[0]}`?"
+                        f"you mean `{near[0]}`{f', in {unit}' if unit else ''}?"
                     )
         return cls(**{row.field: row.read(environ) for row in settings()})
 
@@ -445,6 +450,7 @@ class Config:
         }
 
 
+_UNIT = re.compile("_(BYTES|KB|MB|GB|MS|SECONDS)$")
 _TYPO = 0.95  # how near a name is that nobody else has meant
 
 
