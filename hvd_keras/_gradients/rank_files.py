@@ -47,7 +47,9 @@ def _tell(mine: list[tuple[str, str]], of_others: list[Any]) -> None:
     if "TensorBoard" in kinds:
         others += ", but TensorBoard into folders of their own"
     ours = [k for k in ("ModelCheckpoint", "BackupAndRestore") if k in kinds]
-    names = " and ".join(f"`hvd.callbacks.{kind}`" for kind in ours)
+    # A script that knows nothing of ranks does not change.
+    shown_ours = [] if keras_calls.has_front() else ours
+    names = " and ".join(f"`hvd.callbacks.{kind}`" for kind in shown_ours)
     cure = f" {names} can write while training goes on." if names else ""
     log.info(
         f"All ranks have callbacks of Keras that write: {shown}. This rank "

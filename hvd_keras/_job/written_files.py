@@ -144,11 +144,11 @@ def _has_copies(path: str, size: int, is_late: bool) -> bool:
             # Another rank may have written as much before.
             back = min(size, appended) if is_late else 0
             file.seek(size - back)
-            lines = file.read(back + appended).splitlines()
+            lines = [*filter(None, file.read(back + appended).splitlines())]
     except (OSError, ValueError):
         return False
     copied = [num for num in collections.Counter(lines).values() if num > 1]
-    return len(copied) > 1 and 2 * sum(copied) >= len(lines)
+    return bool(copied) and 2 * sum(copied) >= len(lines)
 
 
 def _without_clock(path: str) -> str:

@@ -228,6 +228,9 @@ def _name_of(dataset: Any) -> str:
     kind = kind_of(dataset).removeprefix("Parallel")
     if kind == "Map":
         return "a `map` that draws random numbers or calls Python"
+    function = getattr(getattr(dataset, "_map_func", None), "_func", None)
+    if "_from_generator." in getattr(function, "__qualname__", ""):
+        return "a generator"
     if kind == "DirectedInterleave":
         return "`sample_from_datasets` or `choose_from_datasets`"
     return f"`{re.sub('(?<!^)(?=[A-Z])', '_', kind).lower()}`"

@@ -12,7 +12,9 @@ import functools
 import inspect
 import os
 import pathlib
+import re
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +164,9 @@ def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
     if is_known or (_told and "a" not in modes):
         return
     if name == os.devnull or not is_of_script(sys._getframe(1)):
+        return
+    # Those in folders of `tempfile` go.
+    if re.match(r"tmp\w{8}/", os.path.relpath(name, tempfile.gettempdir())):
         return
     _told.add(str(name))
     rule = (
