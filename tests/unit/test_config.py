@@ -103,6 +103,8 @@ def test_unknown_name_is_an_error_that_names_the_nearest() -> None:
 def test_a_horovod_name_that_is_none_of_ours_is_left_alone() -> None:
     with pytest.raises(ConfigError, match="mean `HOROVOD_FUSION_THRESHOLD`"):
         Config.from_environ({"HOROVOD_FUSION_TRESHOLD": "1"})
+    with pytest.raises(ConfigError, match="mean `HOROVOD_CYCLE_TIME`, in ms"):
+        Config.from_environ({"HOROVOD_CYCLE_TIME_MS": "1"})
     for name in "HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_CPU_OPERATIONS":
         Config.from_environ({name: "1"})
     assert Config.from_environ({"HOROVOD_TORUS_ALLREDUCE": "1"}) == Config()

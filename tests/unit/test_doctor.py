@@ -209,6 +209,27 @@ def test_a_mismatch_of_one_rank_blames_it_although_all_raise() -> None:
     assert (verdict.rank, verdict.cause) == (1, Cause.MISMATCH)
 
 
+@pytest.mark.parametrize("lines", [(3, 3), (3, 4)])
+def test_a_mismatch_of_two_ranks_blames_none(lines: tuple[int, int]) -> None:
+    text = "MismatchError: ranks disagree on the shape"
+    job = failed(text, "abc", "abc")
+    for rank, line in zip(job.ranks.values(), lines, strict=True):
+        rank.records[-1] = dataclasses.replace(
+            rank.records[-1], error="Mismatch", shape=(2 + rank.rank,)
+        )
+        rank.error = (Frame("/home/me/train.py", line),)
+    verdict = doctor.diagnose(job)
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (None, Cause.MISMATCH)
+    if lines == (3, 3):  # the error says it better
+        assert verdict.sentence.startswith("all ranks raised MismatchError")
+    else:
+        for rank, line in enumerate(lines):
+            assert f"[{2 + rank}] at /home/me/train.py:{line}" in (
+                verdict.sentence
+            )
+
+
 def test_the_programs_error_on_all_ranks_is_named_with_its_line() -> None:
     job = failed("ValueError: odd", "abc", "abc")
     for rank in job.ranks.values():

@@ -74,6 +74,14 @@ def test_a_loader_that_only_yields_gets_its_cure() -> None:
         hvd.shard(Loader(), batch_size=2)
 
 
+def test_a_class_is_no_callback() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    kinds = [hvd.callbacks.MetricAverageCallback]
+    with pytest.raises(TypeError, match=r"write `MetricAverageCallback\(\)`"):
+        model.fit(np.ones((2, 1)), np.ones(2), callbacks=kinds, verbose=0)
+
+
 class Rows:
     """Has rows, as datasets of torch and of Hugging Face have."""
 
