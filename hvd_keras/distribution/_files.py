@@ -166,7 +166,8 @@ def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
     if name == os.devnull or not is_of_script(sys._getframe(1)):
         return
     # Those in folders of `tempfile` go.
-    if re.match(r"tmp\w{8}/", os.path.relpath(name, tempfile.gettempdir())):
+    folder = re.escape(tempfile.gettempdir())
+    if re.match(rf"{folder}/tmp\w{{8}}/", os.path.abspath(os.fsdecode(name))):
         return
     _told.add(str(name))
     rule = (
