@@ -368,7 +368,8 @@ def _describe_difference(
 ) -> str:
     # The buckets come last: they differ wherever the gradients do.
     parts = [list(parts) for (parts, _), _ in values]
-    if all(other == parts[0] for other in parts):
+    are_same = all(other == parts[0] for other in parts)
+    if are_same:
         parts = [[*here, layout] for (here, layout), _ in values]
     index, entries = agreement.first_difference(parts)
     ranks = "; ".join(
@@ -383,7 +384,7 @@ def _describe_difference(
         "the ranks first use their optimizers in different orders, the names "
         "differ: pass `name=` to DistributedOptimizer"
     )
-    if index >= 2 and None not in entries:
+    if index >= 2 and not are_same and None not in entries:
         numbers, _, shapes, _ = map(set, zip(*entries, strict=True))
         if len(numbers) == 1 < len(shapes):
             cure = training_signs.CURE_OF_MODELS

@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import functools
 import inspect
-import math
 import os
 import re
 import socket
@@ -31,9 +30,9 @@ _MOST = 8  # told by a rank
 # By path: the line that opened it first; the path without the time of then.
 _places: dict[str, tuple[str, str]] = {}
 # By path: the line that opened it first to append, its bytes then, and whether
-# something was written in it since we watch.
+# something was written in it since this process began.
 _appended: dict[str, tuple[str, int, bool]] = {}
-_begun = math.inf  # when that was
+_begun = time.time()
 _MOST_APPENDED = 1 << 20  # bytes that are looked at
 _hears = False
 _is_on = False
@@ -58,8 +57,7 @@ def watch(*, clocks_alone: bool = False) -> None:
         clocks_alone: Somebody else tells of files with the same name on all
             ranks. Only those that are named by the time count.
     """
-    global _hears, _is_on, _has_clocks_alone, _begun
-    _begun = min(_begun, time.time())
+    global _hears, _is_on, _has_clocks_alone
     _is_on, _has_clocks_alone = True, clocks_alone
     if clocks_alone:
         _places.clear()
