@@ -254,8 +254,10 @@ def tell_of_own_logs(model: Any, callbacks: list[Any]) -> None:
     """
     if any(map(_decides_by_logs, callbacks)):
         tell_of_own_metrics(model, in_fit=True)
-    elif _told.get(model, set()).isdisjoint([_OWN_LOGS, _OWN_METRICS]):
-        _told.setdefault(model, set()).add(_OWN_LOGS)
+        return
+    told = _told.setdefault(model, set())
+    if told.isdisjoint([_OWN_LOGS, _OWN_METRICS, "fit"]):
+        told.add("fit")  # a later `fit` may have such a callback
         log.info(_OWN_LOGS % "a share of `hvd.shard`, no such callback")
 
 

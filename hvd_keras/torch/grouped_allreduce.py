@@ -52,9 +52,7 @@ def grouped_allreduce(
     >>> hvd_keras.torch.grouped_allreduce(tensors, hvd.Sum)
     [tensor([2., 2.]), tensor(6)]
     """
-    call = checked_group("allreduce", tensors, name, process_set)
-    for tensor in tensors:
-        training_signs.note_reduced(tensor.numel())
+    call = _checked(tensors, name, process_set)
     how = reduction(
         op, prescale_factor, postscale_factor, wire_format_of(compression)
     )
@@ -151,8 +149,15 @@ def begun(
     **options: Any,
 ) -> Handle:
     """Begins the reduction; `options` are those of `begin`."""
+    call = _checked(tensors, name, process_set)
+    how = reduction(op, *scales)
+    return begin("allreduce", tensors, call, how=how, **options)
+
+
+def _checked(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
+) -> Call:
     call = checked_group("allreduce", tensors, name, process_set)
     for tensor in tensors:
         training_signs.note_reduced(tensor.numel())
-    how = reduction(op, *scales)
-    return begin("allreduce", tensors, call, how=how, **options)
+    return call

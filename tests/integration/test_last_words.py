@@ -33,6 +33,18 @@ _FIT = """
 model.compile("sgd", "mse")
 model.fit(hvd.shard((x, x[:, :1]), batch_size=4), verbose=0)
 """
+_FIT_THAT_FAILS = """
+model.compile("sgd", "mse")
+try:
+    model.fit(x[:, :1], x[:, :1], verbose=0)
+except ValueError as error:
+    assert "incompatible" in str(error), error
+else:
+    raise AssertionError("it has not failed")
+"""
+_FIT_AGAIN = """
+model.fit(x, x[:, :1], verbose=0)
+"""
 _TORCH = """
 import torch
 import hvd_keras.torch as hvd
@@ -215,6 +227,7 @@ weight -= 0.1 * jax.grad(lambda w: (w ** 2).sum())(weight)
         (_BY_HAND_IN_JAX, "Received: `jax.grad` at <string>:7"),
         (_MODEL + _TAPE.format(is_distributed=False), "the optimizer SGD at "),
         (_MODEL + _FIT, "`fit` at <string>:13"),
+        (_MODEL + _FIT_THAT_FAILS + _FIT_AGAIN, "Received: `fit` at <string>:"),
         (_TORCH, "the optimizer SGD at <string>:9"),
         (_OPTAX, "`optax.apply_updates` at <string>:10"),
         (
@@ -226,7 +239,7 @@ weight -= 0.1 * jax.grad(lambda w: (w ** 2).sum())(weight)
     ],
     ids=[
         *("assign", "torch by hand", "jax by hand"),
-        *("tape", "fit", "torch", "optax", "broadcast"),
+        *("tape", "fit", "fit again", "torch", "optax", "broadcast"),
     ],
 )
 def test_ranks_that_train_alone_are_told_of_at_the_end(
@@ -323,16 +336,6 @@ if hvd.rank() == 0:
     model.compile("sgd", "mse")
     model.fit(x, x[:, :1], verbose=0)
 hvd.broadcast_variables(model.variables, 0)
-"""
-
-_FIT_THAT_FAILS = """
-model.compile("sgd", "mse")
-try:
-    model.fit(x[:, :1], x[:, :1], verbose=0)
-except ValueError as error:
-    assert "incompatible" in str(error), error
-else:
-    raise AssertionError("it has not failed")
 """
 
 

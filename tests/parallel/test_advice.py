@@ -157,6 +157,8 @@ def test_callbacks_that_decide_by_own_rows(lines: Lines, monitor: str) -> None:
     model = distributed()
     share = hvd.shard(rows, batch_size=8)
     plateau = [keras.callbacks.ReduceLROnPlateau(monitor)] if monitor else []
+    fit(model, share)  # nobody decides
+    assert not lines
     for _ in range(2):
         fit(model, share, *plateau, validation_data=rows)
     assert len(lines) == (monitor == "loss" and hvd.rank() == 0)

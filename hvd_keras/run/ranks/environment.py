@@ -225,8 +225,8 @@ def described(
     settings = defaults(environ, num_ranks)
     chosen = [f"{name}={one}" for name, one in settings.items()]
     if not is_verbose and len(chosen) > 2:
-        more_of_them = f"and {len(chosen) - 1} such settings more"
-        chosen = [f"{chosen[0]} {more_of_them} (-v shows them)"]
+        more_settings = f"{len(chosen) - 1} more settings (-v shows them)"
+        chosen = [f"{chosen[0]} and {more_settings}"]
     what = ", ".join(chosen) or "threads and memory as set in the environment"
     cores = num_cores()
     more = " (more ranks than cores: they take turns)" * (num_ranks > cores)
