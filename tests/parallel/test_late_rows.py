@@ -378,7 +378,8 @@ def test_a_random_map_runs_on_all_ranks() -> None:
         ("", lambda: from_slices(ROWS).filter(lambda row: True)),
         ("", lambda: from_slices(["a"]).interleave(tf.data.TextLineDataset)),
         ("`filter`", lambda: labelled().filter(lambda *_: True)),
-        ("`flat_map`", of_other_sizes),
+        ("a generator", of_other_sizes),
+        ("`flat_map`", lambda: labelled().flat_map(each_twice)),
         ("`scan`", lambda: labelled().scan(0, lambda state, row: (state, row))),
         ("a `map` that", lambda: from_slices(WIDE).map(with_noise)),
         ("`window`", lambda: labelled().window(3)),
@@ -395,6 +396,10 @@ def test_what_has_all_ranks_do_all_is_named(what: str, make: Make) -> None:
     found = source.what_blocks()
     assert what in found
     assert bool(what) == bool(found)
+
+
+def each_twice(*row: Any) -> Any:
+    return tf.data.Dataset.from_tensors(row).repeat(2)
 
 
 def with_noise(row: Any) -> Any:
