@@ -237,19 +237,16 @@ def run_index(folder: pathlib.Path) -> None:
 
     from hvd_keras.data import _formats
     from hvd_keras.data import _record_index as record_index
+    from hvd_keras.data import _records as records
 
     for ending, kind in (("tfrecord", "tfrecord"), ("tar", "webdataset")):
         paths = written(folder, ending)
         scan = _formats.FORMS[kind].scan
-        made: list[Any] = []
 
-        def make(
-            paths: Any = paths, scan: Any = scan, into: Any = made
-        ) -> None:
-            record_index.forget(paths, scan)
-            for each in paths:
+        def make(paths: Any = paths, scan: Any = scan) -> None:
+            for each in paths[hvd.rank() :: hvd.size()]:
                 pathlib.Path(record_index.place_of(each, scan)).unlink(True)
-            into[:], _ = record_index.indexes_of(paths, scan)
+            records.index_together(paths, hvd.global_process_set, scan)
 
         def read(paths: Any = paths, ending: str = ending) -> None:
             if ending == "tar":
@@ -266,6 +263,7 @@ def run_index(folder: pathlib.Path) -> None:
         read()  # both from the cache of the file system
         of_index = min(measured(make)[2] for _ in range(3))
         of_reading = min(measured(read)[2] for _ in range(3))
+        made, _ = record_index.indexes_of(paths, scan)
         size = sum(each.num_bytes for each in made) / 1e6
         tell(
             index_of=ending,
