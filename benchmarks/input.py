@@ -276,11 +276,9 @@ def run_index(folder: pathlib.Path) -> None:
 def run_resume(folder: pathlib.Path) -> None:
     from hvd_keras.data import position
 
-    paths = written(folder, "tfrecord")
     row = FLAGS.rows * 9 // 10
-    for shuffle in ("global", "blocks"):
-        data = hvd.data.records(paths, shuffle=shuffle).map(parse)
-        share = hvd.shard(data, batch_size=FLAGS.batch, elastic=True)
+    for name, make in pipelines(folder):
+        share = hvd.shard(make(), batch_size=FLAGS.batch, elastic=True)
         next(iter(share))
         handle = position.handle_of(share)
         assert handle is not None
@@ -291,7 +289,7 @@ def run_resume(folder: pathlib.Path) -> None:
             rounds.append(measured(first))
         most = [statistics.median(each) for each in zip(*rounds)]  # noqa: B905
         tell(
-            resume=shuffle,
+            resume=name,
             row=row,
             megabytes=round(most[0], 2),
             seconds=round(most[2], 3),

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from hvd_keras._common import owners
+from hvd_keras._common.paths import is_remote
 from hvd_keras.exceptions import InvalidArgumentError
 
 _PARTIAL = re.compile(r"\.partial\.([0-9a-f]{8}-\d+-\d+)\.[0-9a-f]{8}\.(.+)")
@@ -36,7 +37,7 @@ def replacing(path: str, *, keeps_previous: bool = False) -> Iterator[str]:
     Raises:
         OSError: It cannot be written; the old one stays. It names the path.
     """
-    if "://" in path:
+    if is_remote(path):
         yield path
         return
     path = os.path.realpath(path)

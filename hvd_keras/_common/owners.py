@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from hvd_keras._common import processes
+from hvd_keras._common.paths import is_remote
 from hvd_keras.exceptions import FileInUseError
 
 _BEAT_SECONDS = 5.0
@@ -141,7 +142,7 @@ def claim(
         FileInUseError: Another process writes there.
         OSError: The folder cannot be written to.
     """
-    if "://" in path:
+    if is_remote(path):
         return ""
     place = _place_of(path)
     mine = me()
@@ -167,7 +168,7 @@ def is_full(error: OSError) -> bool:
 
 def release(path: str) -> None:
     """Lets others write `path`; does nothing unless this process owns it."""
-    if "://" in path:
+    if is_remote(path):
         return
     with _changing:
         _release(_place_of(path))

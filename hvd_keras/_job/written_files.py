@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from hvd_keras._common import files, remarks, user_code
+from hvd_keras._common import files, paths, remarks, user_code
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.kept_files import paths_in
 from hvd_keras._common.replacement_table import WRITTEN_FILES
@@ -47,6 +47,8 @@ _CLOCK = re.compile(
     r"([-_.:]?\d{3,9})?(?!\d)"
 )
 _DAY_SECONDS = 86400
+# Of the system, or in the memory of one process.
+_OWN = ("/dev/", "/proc/", "ram://")
 _MOST_SECONDS_AGO = 60  # an older time of day may be any number
 
 
@@ -130,7 +132,7 @@ def tell() -> None:
 
 
 def _shown(path: str) -> str:
-    near = os.path.relpath(path)
+    near = path if paths.is_remote(path) else os.path.relpath(path)
     return path if near.startswith("..") else near
 
 
@@ -191,9 +193,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 def _note_appended(path: str) -> None:
     if path in _appended or len(_appended) == _MOST or "/." in path:
         return
-    if not path.startswith(("/dev/", "/proc/")) and (
-        place := user_code.place()
-    ):
+    if not path.startswith(_OWN) and (place := user_code.place()):
         with contextlib.suppress(OSError):
             _appended[path] = place, 0, False
             now = os.stat(path)
@@ -201,7 +201,7 @@ def _note_appended(path: str) -> None:
 
 
 def _note(path: str, *, by_time_alone: bool) -> None:
-    full = os.path.realpath(path)
+    full = paths.real_path(path)
     # We let one rank write what all save under the same name.
     saved = files.replaced_by(full) or full
     timeless = _without_clock(saved)
@@ -217,7 +217,7 @@ def _note(path: str, *, by_time_alone: bool) -> None:
         full in _places
         or len(_places) == _MOST
         or "/." in full
-        or full.startswith(("/dev/", "/proc/"))
+        or full.startswith(_OWN)
         or full.endswith(".lock")
         or (timeless == full and os.path.isdir(full))
     ):

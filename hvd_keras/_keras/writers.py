@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._common import files
+from hvd_keras._common import files, paths
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras.calls import Call, running_calls
 from hvd_keras._keras.lookup import owner_of, require
@@ -70,9 +70,7 @@ def path_of(callback: Any) -> tuple[str, str]:
         for kind, attribute in _PATHS.items():
             path = str(getattr(callback, attribute, ""))
             if isinstance(callback, kind) and path not in ("", os.devnull):
-                is_remote = "://" in path
-                path = path if is_remote else os.path.realpath(path)
-                return kind.__name__, path
+                return kind.__name__, paths.real_path(path)
     return "", ""
 
 

@@ -189,7 +189,7 @@ class Source:
         self._late = self._late_rows_of(self.first)
         # Those of `hvd.data.files`, and how their rows are changed.
         self.whole_files = (
-            _whole_files.whole_files_of(self.first, _sources.rows_of)
+            _whole_files.whole_files_of(self.first)
             if is_fixed and not batched
             else None
         )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hvd_keras._common.paths import is_remote
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data import _records
 from hvd_keras.data import _remote_records as remote_records
@@ -133,7 +134,7 @@ def form_of(paths: Sequence[str], kind: str | None) -> Form:
                 f"{', '.join(sorted(kinds))}; pass `kind`."
             )
         (kind,) = kinds
-    if kind == "tfrecord" and any(map(record_index.is_remote, paths)):
+    if kind == "tfrecord" and any(map(is_remote, paths)):
         return _REMOTE
     if kind not in FORMS:
         raise ValueError(

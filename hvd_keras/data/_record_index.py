@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from hvd_keras import _native
 from hvd_keras._common import log
+from hvd_keras._common.paths import is_remote, real_path
 from hvd_keras.exceptions import InvalidArgumentError
 
 # Version, checksum of the rest; then bytes and time of the file, the number of
@@ -127,15 +128,6 @@ def indexes_of(
     return [index for index, _ in found], changed
 
 
-def is_remote(path: str) -> bool:
-    """Whether a filesystem of TensorFlow reads a path, not the system."""
-    return "://" in path
-
-
-def _real(path: str) -> str:
-    return path if is_remote(path) else os.path.realpath(path)
-
-
 def _size_and_time(path: str) -> tuple[int, int]:
     """Returns the bytes of a file, and when it was changed, in nanoseconds.
 
@@ -156,7 +148,7 @@ def _size_and_time(path: str) -> tuple[int, int]:
 
 def _index_of(path: str, scan: Scan) -> tuple[Index, bool]:
     """Returns the index of a file, and whether it is in place of another."""
-    real = _real(path)
+    real = real_path(path)
     place = place_of(real, scan)
     before = _known[place] if place in _known else _read(place)
     if place in _known and before is None:
@@ -176,7 +168,7 @@ def _index_of(path: str, scan: Scan) -> tuple[Index, bool]:
 def forget(paths: Sequence[str], scan: Scan = TFRECORDS) -> None:
     """Drops what this process knows of files; indexes are still kept."""
     for path in paths:
-        _known.pop(place_of(_real(path), scan), None)
+        _known.pop(place_of(real_path(path), scan), None)
 
 
 def learn(path: str, data: bytes | None, scan: Scan = TFRECORDS) -> None:
@@ -187,7 +179,7 @@ def learn(path: str, data: bytes | None, scan: Scan = TFRECORDS) -> None:
         data: The index, encoded; None: ranks do not all have one.
         scan: What has made it.
     """
-    real = _real(path)
+    real = real_path(path)
     index = None if data is None else decode(data)
     if index is not None:
         with contextlib.suppress(OSError):

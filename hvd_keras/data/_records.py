@@ -27,6 +27,7 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.dataset_kinds import kind_of
+from hvd_keras._common.paths import is_remote
 from hvd_keras._values import agreement
 from hvd_keras.data import _functions
 from hvd_keras.data import _record_index as record_index
@@ -77,8 +78,7 @@ class Files:
         paths = list(map(os.fsdecode, names))
         self._remote = (
             remote_records.reader_of(paths, indexes)
-            if any(map(record_index.is_remote, paths))
-            and any(self.counts.values())
+            if any(map(is_remote, paths)) and any(self.counts.values())
             else None
         )
         done = weakref.finalize(self, core.remove_records, self._source)

@@ -269,7 +269,28 @@ def _of_tensors(dataset: Any) -> Rows | None:
     )
 
 
-def _of_map(dataset: Any) -> Rows | None:
+def from_row(dataset: tf.data.Dataset, first: tf.Tensor) -> tf.data.Dataset:
+    """Returns elements from one on, in a graph.
+
+    What `map` at its end does is done for them alone, not for those before.
+    """
+    found = before_maps(dataset)
+    return found.changed_all(found.numbers.skip(first))
+
+
+def before_maps(dataset: Any) -> Rows:
+    """Returns the elements; what stands for them is before `map` at the end."""
+    made, kind = None, kind_of(dataset)
+    if kind in ("Map", "ParallelMap"):
+        made = _of_map(dataset, before_maps)
+    elif kind in ("Options", "Prefetch"):
+        made = before_maps(*dataset._inputs())
+    return made if made is not None else _as_it_comes(dataset)
+
+
+def _of_map(
+    dataset: Any, rows_of: Callable[[Any], Rows] = rows_of
+) -> Rows | None:
     from tensorflow.python.data.util import structure
 
     function = dataset._map_func
@@ -286,14 +307,21 @@ def _of_map(dataset: Any) -> Rows | None:
             function.output_structure, made
         )
 
-    num_calls = int(getattr(dataset, "_num_parallel_calls", 1))
     return dataclasses.replace(
         below,
         read=read,
         read_many=None,
         has_work=below.has_work or not _functions.is_cheap(dataset),
-        num_calls=_joined.more_calls(below.num_calls, num_calls),
+        num_calls=_joined.more_calls(below.num_calls, _num_calls_of(dataset)),
     )
+
+
+def _num_calls_of(dataset: Any) -> int:
+    """Returns how many calls of a function of `map` may run at once."""
+    told = getattr(dataset, "_num_parallel_calls", 1)
+    count = tf.get_static_value(told)
+    # None: a function of `interleave` computes it.
+    return int(tf.data.AUTOTUNE if count is None else count)
 
 
 def _of_shuffle(dataset: Any) -> Rows | None:

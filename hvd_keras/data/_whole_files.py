@@ -13,10 +13,11 @@ from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._values import agreement
+from hvd_keras.data import _sources
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
-from hvd_keras.data._numbered import Rows
+from hvd_keras.data._numbered import is_dense
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -138,10 +139,16 @@ def _count(
     count = int(rows.cardinality())
     if count >= 0:
         return count
+    rows = _sources.before_maps(rows).numbers
+    spec, none = rows.element_spec, tf.constant(0, tf.int64)
+    if not is_dense(spec) or not all(
+        each.shape.is_fully_defined() for each in tf.nest.flatten(spec)
+    ):
+        return int(rows.reduce(none, as_it_is(lambda count, *_: count + 1)))
     sizes = rows.batch(_COUNTED).map(
         as_it_is(lambda *b: tf.shape(tf.nest.flatten(b)[0], tf.int64)[0])
     )
-    return int(sizes.reduce(tf.constant(0, tf.int64), lambda a, b: a + b))
+    return int(sizes.reduce(none, as_it_is(lambda count, size: count + size)))
 
 
 class FilesDataset(PassDataset):
@@ -299,9 +306,9 @@ class FilesDataset(PassDataset):
 
         def rows_of(file: tf.Tensor, num_before: tf.Tensor) -> tf.data.Dataset:
             rows = self._make(tf.gather(names, file))
-            count = tf.gather(tf.constant(counts), file)
-            checked = rows.apply(tf.data.experimental.assert_cardinality(count))
-            return checked.skip(num_before)
+            count = tf.gather(tf.constant(counts), file) - num_before
+            left = _sources.from_row(rows, num_before)
+            return left.apply(tf.data.experimental.assert_cardinality(count))
 
         of_files, num_before = call_on_arrays(left, [number], [tf.int64] * 2)
         of_files = tf.ensure_shape(of_files, [None])
@@ -310,21 +317,15 @@ class FilesDataset(PassDataset):
         return left_files.flat_map(rows_of)
 
 
-def whole_files_of(
-    dataset: Any, rows_of: Callable[[Any], Rows]
-) -> tuple[FilesDataset, Rows] | None:
+def whole_files_of(dataset: Any) -> tuple[FilesDataset, _sources.Rows] | None:
     """Returns the files whose rows a dataset has, and how it changes them.
 
     None: it has other rows.
-
-    Args:
-        dataset: The dataset.
-        rows_of: Returns the elements of one.
     """
     files = dataset
     while kind_of(files) in _ROW_BY_ROW:
         (files,) = files._inputs()
     if not isinstance(files, FilesDataset):
         return None
-    found = rows_of(dataset)
+    found = _sources.rows_of(dataset)
     return (files, found) if found.numbers is files else None

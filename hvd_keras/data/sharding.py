@@ -390,11 +390,9 @@ def _tell_of_whole_batches(size: int) -> None:
 
 
 def _is_of_files(data: Any) -> bool:
-    from hvd_keras.data import _sources, _whole_files
+    from hvd_keras.data import _whole_files
 
-    if callable(data):
-        return False
-    return _whole_files.whole_files_of(data, _sources.rows_of) is not None
+    return not callable(data) and _whole_files.whole_files_of(data) is not None
 
 
 def _size_of_batches(dataset: Any) -> int | None:

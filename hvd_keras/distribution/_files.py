@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_keras import basics, objects
-from hvd_keras._common import log
+from hvd_keras._common import log, paths
 from hvd_keras._common.replacements import replace
 from hvd_keras._job import written_files
 from hvd_keras._keras.calls import running_calls
@@ -98,8 +98,7 @@ def _place_of(arguments: dict[str, Any]) -> str | None:
     path = arguments.get("filepath")
     if not isinstance(path, str | os.PathLike):
         return None
-    path = os.fspath(path)
-    return path if "://" in path else os.path.realpath(path)
+    return paths.real_path(os.fspath(path))
 
 
 def _write_own(

@@ -15,7 +15,10 @@ import pytest
     [
         ("numpy as np", "np.savez({!r}, np.ones(3))"),
         ("torch", "torch.save([1], {!r})"),
-        ("tensorflow as tf", "tf.io.write_file({!r}, 'words')"),
+        (
+            "tensorflow as tf",
+            "[tf.io.write_file(n, 'words') for n in ('ram://own_/1', {!r})]",
+        ),
     ],
     ids=["numpy", "torch", "tensorflow"],
 )

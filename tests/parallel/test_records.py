@@ -95,8 +95,11 @@ def of_some(folder: str) -> Any:
 
 
 def of_interleaved(folder: str) -> Any:
+    def read(name: Any) -> Any:
+        return Records(name).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+
     files = Dataset.from_tensor_slices(names_in(folder))
-    return files.interleave(Records, cycle_length=3, block_length=2).map(parse)
+    return files.interleave(read, cycle_length=3, block_length=2)
 
 
 def of_parallel_calls(folder: str) -> Any:
@@ -111,7 +114,7 @@ def of_parallel_calls(folder: str) -> Any:
 def of_automatic_cycle(folder: str) -> Any:
     files = Dataset.from_tensor_slices(names_in(folder))
     return files.interleave(
-        lambda name: Records(name).prefetch(2).map(parse),
+        lambda name: Records(name).prefetch(2).map(parse, 2),
         num_parallel_calls=2,
     )
 

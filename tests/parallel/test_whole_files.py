@@ -131,6 +131,41 @@ def test_going_on_at_a_row(shuffle: bool, paths: list[str]) -> None:
         assert steps_of(share) == expected(alone, row)
 
 
+def test_going_on_changes_no_row_before(paths: list[str]) -> None:
+    order = [int(y) for _, y in hvd.data.files(paths, read)]
+    gone = tf.constant(order[:40], tf.float32)
+
+    def check(x: Any, y: Any) -> Any:
+        tf.debugging.assert_none_equal(y, gone)
+        return x, y
+
+    def read_checked(name: Any) -> Any:
+        return read(name).map(check, tf.data.AUTOTUNE).prefetch(2)
+
+    data = hvd.data.files(paths, read_checked)
+    share = hvd.shard(data, batch_size=4, elastic=True)
+    handle = position.handle_of(share)
+    assert handle is not None
+    handle.seek(position.Position(0, 40))
+    found = sorted(chain(*steps_of(share)))
+    assert found == sorted(order[40:])
+    handle.seek(position.Position(0, 39))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
+        list(share)
+
+
+def read_uneven(name: Any) -> Any:
+    rows = tf.data.TFRecordDataset(name, "GZIP")
+    uneven = rows.map(lambda row: (tf.strings.bytes_split(row), row))
+    return uneven.filter(lambda _, row: True).map(lambda _, row: parse(row))
+
+
+def test_rows_of_other_sizes_are_counted(paths: list[str]) -> None:
+    data = hvd.data.files(paths, read_uneven)
+    share = hvd.shard(data, batch_size=4)
+    assert steps_of(share) == expected(hvd.data.files(paths, read))
+
+
 def test_what_is_behind(paths: list[str]) -> None:
     def less(x: Any, y: Any) -> Any:
         return x, y - 1
