@@ -1,15 +1,15 @@
 r"""One rank of `hosts.py --local_updates`, `--digits` or `--text`: trains.
 
     hvdrun ... python benchmarks/_local_rank.py TASK ROUNDS STEPS SEEDS \
-        OPTIMIZER WAYS...
+        TRAINED OPTIMIZER WAYS...
 
 TASK is digits, for a CNN, or text: a small Transformer that says the next
 letter of Python's own sources. It trains in turns, with a reduction in each
 step (0), with local updates after so many steps, and with a compression (its
 name). OPTIMIZER is adam, or sgd with momentum. Rank 0 prints a JSON line: for
 each way the milliseconds of a step and what its host sent for one, of each
-round; and of each seed the accuracy of a training of 300 steps. Each training
-is one epoch.
+round; and of each seed the accuracy of a training of TRAINED steps. Each
+training is one epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import hvd_keras as hvd
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no start-up remarks
 BATCH = 32
 NUM_CLASSES = 10
-TRAINING_STEPS = 300
 NUM_TEST = 360
 LENGTH, NUM_LETTERS, WIDTH = 64, 96, 96  # of the text, and of its Transformer
 NUM_PIECES = 16_000
@@ -148,6 +147,7 @@ def main(
     num_rounds: int,
     num_steps: int,
     num_seeds: int,
+    num_trained: int,
     optimizer: str,
     ways: list[str],
 ) -> None:
@@ -172,7 +172,7 @@ def main(
         data, test = rows(task, seed)
         for way in ways:
             model = make_model(task, way, seed, optimizer)
-            train(model, data, TRAINING_STEPS)
+            train(model, data, num_trained)
             accuracy = model.evaluate(*test, verbose=0)[1]
             figures[way]["accuracy"].append(accuracy)
     if hvd.rank() == 0:
@@ -182,5 +182,5 @@ def main(
 
 
 if __name__ == "__main__":
-    rounds, steps, seeds = map(int, sys.argv[2:5])
-    main(sys.argv[1], rounds, steps, seeds, sys.argv[5], sys.argv[6:])
+    rounds, steps, seeds, trained = map(int, sys.argv[2:6])
+    main(sys.argv[1], rounds, steps, seeds, trained, sys.argv[6], sys.argv[7:])

@@ -40,6 +40,7 @@ flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
 flags.DEFINE_integer("batch", 64, "Images a rank has in a batch.", 1)
 flags.DEFINE_integer("steps", 60, "Batches in a timed epoch.", 1)
 flags.DEFINE_integer("rounds", 8, "Timed epochs of each way.", 1)
+flags.DEFINE_enum("compression", "none", ["none", "bf16", "int8", "int4"], "")
 
 IMAGE = (28, 28, 1)
 NUM_CLASSES = 10
@@ -63,7 +64,8 @@ def make_model(is_distributed: bool) -> Any:
     )
     optimizer = keras.optimizers.Adam(1e-3)
     if is_distributed:
-        optimizer = hvd.DistributedOptimizer(optimizer)
+        compression = getattr(hvd.Compression, FLAGS.compression)
+        optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
     model.compile(optimizer, "sparse_categorical_crossentropy")
     return model
 

@@ -25,8 +25,8 @@ with momentum. --compression=powersgd4 and acpsgd4 are of rank 4.
 
 With --autotune it compares what `hvdrun --autotune` finds, see `autotune.py`.
 
-With --fit the small CNN of `fit.py` trains too. Its step should take no longer
-than the longer of what it computes and what the wire needs.
+With --fit the small CNN of `fit.py` trains alone, on as many ranks of one host,
+and on all hosts, with --compression too, in turns; the ratio is to one host.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from _host_jobs import (
     HERE,
     SECONDS,
     Network,
+    finish,
     free_port,
     json_lines,
     run,
@@ -64,7 +65,7 @@ flags.DEFINE_string("rate", None, "What a host may send, such as 1gbit.")
 flags.DEFINE_integer("rounds", 5, "Rounds of all ways.", 0)
 flags.DEFINE_integer("calls", 10, "Timed calls of each size in a round.", 1)
 flags.DEFINE_float("delay_ms", None, "Measure only delays, with this one.")
-flags.DEFINE_bool("fit", False, "Train a CNN, too.")
+flags.DEFINE_bool("fit", False, "Train a CNN, and measure only this.")
 flags.DEFINE_bool("autotune", False, "Measure only the autotuner.")
 flags.DEFINE_multi_enum(
     "compression",
@@ -79,6 +80,7 @@ flags.DEFINE_bool("digits", False, "Train on digits only.")
 flags.DEFINE_bool("text", False, "Train on text only.")
 flags.DEFINE_enum("optimizer", "adam", ["adam", "sgd"], "Of digits and text.")
 flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
+flags.DEFINE_integer("steps", 300, "Of each of these trainings.", 1)
 flags.DEFINE_multi_integer(
     "bytes", [4, 8 << 20, 102_228_128], "Bytes of the tensors."
 )
@@ -207,6 +209,7 @@ def train_ways(network: Network) -> None:
         str(FLAGS.rounds),
         steps,
         str(FLAGS.seeds),
+        str(FLAGS.steps),
         FLAGS.optimizer,
         *ways,
     )
@@ -233,20 +236,38 @@ def train_ways(network: Network) -> None:
 
 
 def train(network: Network, bits_a_second: float | None) -> None:
-    """Prints the times of a step of `fit.py`."""
-    (line,) = ours(network, str(HERE / "fit.py"))
-    compute = 1e3 * line["batch"] / line["one_rank"]
-    step = 1e3 * line["batch"] * line["ranks"] / line["all_ranks"]
-    text = f"fit: {step:.1f} ms a step, {compute:.1f} of one rank alone"
+    """Prints the times of a step of `fit.py`, beside those of one host."""
+    program = [str(HERE / "fit.py"), "--rounds=3", "--steps=20"]
+    steps: dict[str, list[float]] = {}
+    for _ in range(FLAGS.rounds):
+        lines = {"one host": of_one_host(network, *program)}
+        for way in ("none", *FLAGS.compression):
+            (lines[way],) = ours(network, *program, f"--compression={way}")
+        for way, line in lines.items():
+            images = line["batch"] * line["ranks"]
+            steps.setdefault(way, []).append(1e3 * images / line["all_ranks"])
+        alone = 1e3 * line["batch"] / line["one_rank"]
+        steps.setdefault("a rank alone", []).append(alone)
     if bits_a_second is not None:
         share = 2 * (NUM_HOSTS - 1) / NUM_HOSTS
         num_bits = 32 * line["parameters"] * share
-        wire = 1e3 * num_bits / bits_a_second
-        text += (
-            f", {wire:.1f} of the wire: {step / max(compute, wire):.2f} times "
-            "the longer"
+        print(f"the wire: {1e3 * num_bits / bits_a_second:.1f} ms")
+    for way, of_way in steps.items():
+        ratio = np.median(np.divide(of_way, steps["one host"]))
+        print(
+            f"fit, {way:>12}: {np.median(of_way):6.1f} ms a step, {ratio:.2f}"
         )
-    print(text)
+
+
+def of_one_host(network: Network, *command: str) -> dict[str, Any]:
+    """Returns the figures that as many ranks of one host print."""
+    ranks = str(NUM_HOSTS * FLAGS.np)
+    job = network.hvdrun(0, "-np", ranks, "--", sys.executable, *command)
+    status, out, error = finish(job, SECONDS)
+    if status != 0:
+        raise app.UsageError(f"The job has failed:\n{out}\n{error}")
+    (line,) = json_lines(out)
+    return line
 
 
 def main(argv: Sequence[str]) -> None:
@@ -275,9 +296,10 @@ def main(argv: Sequence[str]) -> None:
                         )
                     )
                     return
-                compare(network)
                 if FLAGS.fit:
                     train(network, bits_a_second)
+                    return
+                compare(network)
         finally:
             network.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import (
+    _looks,
     _own_batches,
     _passes,
     _passing,
@@ -182,6 +184,7 @@ class Source:
         self._keeps = keeps
         self.is_fixed = is_fixed
         self.first = make(0)
+        self._passes = 0  # that have begun
         # Whether nothing may be fetched before it is asked for.
         self.is_read_late = hasattr(self.first, "_hvd_is_read_late")
         # Batches that do not fit together are cut each by itself.
@@ -226,9 +229,60 @@ class Source:
     def _late_rows_of(self, dataset: tf.data.Dataset) -> _sources.Rows | None:
         if self._is_whole:
             return None
+        draws = _sources.draws_of(dataset) if self.is_fixed else 0
+        if draws and (found := self._redrawn_rows_of(dataset, draws)):
+            return found
         return _sources.late_rows_of(
             dataset, batched=self._batched, is_fixed=self.is_fixed
         )
+
+    def _redrawn_rows_of(
+        self, dataset: tf.data.Dataset, draws: int
+    ) -> _sources.Rows | None:
+        """Returns rows whose order depends on the number of the pass alone.
+
+        None if all ranks must read them. What shuffles is made anew for each
+        pass, as after so many orders.
+        """
+
+        def rows() -> _sources.Rows | None:
+            with _looks.after(self._passes * draws) as followed:
+                found = _sources.late_rows_of(
+                    dataset, batched=self._batched, is_fixed=True, always=True
+                )
+            known = set(map(id, followed))
+            owns = known >= set(map(id, _sources.reshuffling(dataset)))
+            return found if owns else None
+
+        found = rows()
+        if found is None:
+            return None
+        spec = found.numbers.element_spec
+        # TensorFlow drops functions of a dataset that Python has dropped.
+        running: list[tf.data.Dataset] = []
+
+        def begin() -> tf.Tensor:
+            now = rows()
+            assert now is not None
+            fuse = _sources.has_rewritten_repeat(dataset)
+            numbers = _rewritten(now.numbers) if fuse else now.numbers
+            running[:] = [*running[-1:], numbers]
+            self._passes += 1
+            return numbers._variant_tensor
+
+        @as_it_is
+        def of_pass(_: tf.Tensor) -> tf.data.Dataset:
+            variant = call_for_variant(begin)
+            return tf.data.experimental.from_variant(variant, spec)
+
+        numbers = tf.data.Dataset.from_tensors(0).flat_map(of_pass)
+        return dataclasses.replace(found, numbers=numbers)
+
+    def pass_over(self, made: tf.data.Dataset, count: int) -> None:
+        """Has what shuffles be as after some passes that nobody has read."""
+        self._passes += count
+        for _ in range(count):
+            iter(made)
 
     def describe(self) -> list[Any]:
         """Returns what must be equal on all ranks: types, shapes, seeds.
@@ -354,8 +408,8 @@ def shard_dataset(
             made = _own_part(batches, part.deal, *form, notes, noted, reader)
         if late is not None:
             made = made.with_options(source.first.options())
-        if _sources.repeats_shuffled(source.first):
-            made = _fused(made)
+        if _sources.has_rewritten_repeat(source.first):
+            made = _rewritten(made)
         if not part.first and source.is_fixed:
             whole[part.deal] = made
         return made
@@ -376,8 +430,7 @@ def shard_dataset(
         notes.begin(number)
         source.begin(part.epoch)
         running[:] = [*running[-1:], own(part)]
-        for _ in range(unread if source.is_fixed else 0):
-            iter(running[-1])
+        source.pass_over(running[-1], unread if source.is_fixed else 0)
         return running[-1]._variant_tensor
 
     @as_it_is
@@ -392,15 +445,15 @@ def shard_dataset(
     return dataset if source.is_read_late else dataset.prefetch(2)
 
 
-def _fused(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns it with `shuffle` and `repeat` as one stage.
+def _rewritten(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns it as tf.data runs it at the top of a pipeline.
 
-    So tf.data runs them at the top of a pipeline, not within `flat_map`; one
-    stage draws an order less in each pass.
+    Within `flat_map` it would not make one stage of `shuffle` and `repeat`, nor
+    drop `repeat(1)`; so it would draw an order more in each pass.
     """
     variant = tf.raw_ops.OptimizeDatasetV2(
         input_dataset=dataset._variant_tensor,
-        optimizations_enabled=["shuffle_and_repeat_fusion"],
+        optimizations_enabled=["noop_elimination", "shuffle_and_repeat_fusion"],
         optimizations_disabled=[],
         optimizations_default=[],
         optimization_configs=[],
@@ -460,13 +513,13 @@ def _own_part(
         dataset = dataset.filter(has_rows)
     if late is None:
         return dataset
-    if deal.joins_rest and not is_static:
-        # The last batch may be larger. There are no weights.
-        return dataset.map(
-            late.for_elements(late.read_batch),
-            num_parallel_calls=2,
-            deterministic=True,
-        )
+    # The last batch may be larger, where there are no weights.
+    if late.read_many is not None or (deal.joins_rest and not is_static):
+        read = late.for_elements(late.read_batch)
+        if fills:
+            read = _beside_weights(late.read_batch)
+        dataset = dataset.map(read, num_parallel_calls=2, deterministic=True)
+        return dataset.map(as_it_is(weighted)) if fills else dataset
     fetch, read = late.fetch, late.for_elements(late.read)
     if fills:
         fetch = fetch and _beside_weights(fetch)

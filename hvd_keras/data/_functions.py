@@ -102,13 +102,22 @@ def changes_rows(dataset: Any) -> bool:
 
 def is_stateful(function: Any) -> bool:
     """Whether a function may give something else for the same row."""
+    return bool(_stateful_ops_of(function))
+
+
+def calls_python(function: Any) -> bool:
+    """Whether a function is stateful for its calls of Python alone."""
+    return _stateful_ops_of(function) <= {"EagerPyFunc", "PyFunc"}
+
+
+def _stateful_ops_of(function: Any) -> set[str]:
     from tensorflow.python.framework import op_def_registry
 
-    for name in _ops_of(function) - _HARMLESS:
-        known = op_def_registry.get(name)
-        if known is None or known.is_stateful:
-            return True
-    return False
+    known = {
+        name: op_def_registry.get(name)
+        for name in _ops_of(function) - _HARMLESS
+    }
+    return {name for name, op in known.items() if op is None or op.is_stateful}
 
 
 def reads_records(function: Any) -> bool:

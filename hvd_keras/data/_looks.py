@@ -6,6 +6,8 @@ one process; so it has to be in what stands for it.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,15 +16,41 @@ import tensorflow as tf
 
 from hvd_keras._common.replacements import replace
 
+_drawn: contextvars.ContextVar[tuple[int, list[Any]] | None] = (
+    contextvars.ContextVar("drawn", default=None)
+)
+
 
 def count() -> None:
     """Counts the iterators that are made from now on."""
     replace(tf.data.Dataset, "__iter__", _counting)
 
 
+@contextlib.contextmanager
+def after(num_draws: int) -> Iterator[list[Any]]:
+    """Has what follows a dataset be as after so many orders, besides looks.
+
+    Yields:
+        The datasets that something follows meanwhile.
+    """
+    followed: list[Any] = []
+    token = _drawn.set((num_draws, followed))
+    try:
+        yield followed
+    finally:
+        _drawn.reset(token)
+
+
+def are_redrawn() -> bool:
+    """Whether orders are those of `after`."""
+    return _drawn.get() is not None
+
+
 def follow(dataset: Any, stand_in: tf.data.Dataset) -> None:
     """Lets `stand_in` shuffle as `dataset` does, after all looks at that."""
-    for _ in range(_num_looks(dataset)):
+    num_draws, followed = _drawn.get() or (0, [])
+    followed.append(dataset)
+    for _ in range(_num_looks(dataset) + num_draws):
         iter(stand_in)
     followers = getattr(dataset, "_hvd_followers", None)
     if followers is None:

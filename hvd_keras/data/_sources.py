@@ -17,6 +17,7 @@ of `map` |
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -49,7 +50,11 @@ def prepare(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
 
 
 def late_rows_of(
-    dataset: tf.data.Dataset, *, batched: bool, is_fixed: bool
+    dataset: tf.data.Dataset,
+    *,
+    batched: bool,
+    is_fixed: bool,
+    always: bool = False,
 ) -> Rows | None:
     """Returns the rows of a dataset if it is worth while to read them late.
 
@@ -58,6 +63,7 @@ def late_rows_of(
         batched: Whether they are batches.
         is_fixed: Whether it is that of all epochs. If not, nobody compares
             arrays that only numbers stand for.
+        always: Whether it is, even if nothing changes them.
     """
     if not is_fixed and any(arrays_of(dataset)):
         return None
@@ -65,7 +71,7 @@ def late_rows_of(
         return None
     rows = without_batches(dataset) if batched else dataset
     found = rows_of(dataset if rows is None else rows)
-    if not found.has_work:
+    if not (found.has_work or always):
         return None
     found = _without_wrapping(found, dataset.element_spec)
     if rows is None and batched:
@@ -143,30 +149,126 @@ def arrays_of(dataset: Any) -> Iterator[list[tf.Tensor]]:
         yield from arrays_of(before)
 
 
+# The elements of stages, while those of a dataset are found.
+_known: contextvars.ContextVar[dict[int, tuple[Any, Rows]] | None] = (
+    contextvars.ContextVar("known", default=None)
+)
+
+
 def rows_of(dataset: tf.data.Dataset) -> Rows:
-    """Returns the elements of a dataset, with as much put off as can be."""
-    make = _MAKERS.get(kind_of(dataset))
-    made = make(dataset) if make is not None else None
-    return made if made is not None else _as_it_comes(dataset)
+    """Returns the elements of a dataset, with as much put off as can be.
+
+    A stage that several others have is one, as in tf.data: it shuffles anew
+    for each of them.
+    """
+    known = _known.get()
+    if known is None:
+        token = _known.set({})
+        try:
+            return rows_of(dataset)
+        finally:
+            _known.reset(token)
+    if id(dataset) not in known:
+        make = _MAKERS.get(kind_of(dataset))
+        made = make(dataset) if make is not None else None
+        # With the dataset: another one may get the number of one that is gone.
+        known[id(dataset)] = dataset, made or _as_it_comes(dataset)
+    return known[id(dataset)][1]
 
 
-def repeats_shuffled(dataset: Any) -> bool:
-    """Whether tf.data makes one stage of `shuffle` and a `repeat` that ends."""
+def has_rewritten_repeat(dataset: Any) -> bool:
+    """Whether tf.data changes stages so that `shuffle` draws fewer orders.
+
+    It makes one stage of `shuffle` and a `repeat` that ends, and drops
+    `repeat(1)`.
+    """
     chosen = dataset.options().experimental_optimization
-    if False in (
+    return False not in (
         chosen.apply_default_optimizations,
         chosen.shuffle_and_repeat_fusion,
-    ):
-        return False
-    return _has_repeated_shuffle(dataset)
+        chosen.noop_elimination,
+    ) and _has_rewritten_repeat(dataset)
 
 
-def _has_repeated_shuffle(dataset: Any) -> bool:
+def _has_rewritten_repeat(dataset: Any) -> bool:
     inputs = dataset._inputs()
-    if kind_of(dataset) == "Repeat" and kind_of(inputs[0]) == "Shuffle":
+    if kind_of(dataset) == "Repeat":
         count = tf.get_static_value(dataset._count)
-        return count is None or int(count) >= 0
-    return any(map(_has_repeated_shuffle, inputs))
+        if kind_of(inputs[0]) == "Shuffle" and (count is None or count >= 0):
+            return True
+        if count == 1 and reshuffling(dataset):
+            return True
+    return any(map(_has_rewritten_repeat, inputs))
+
+
+def draws_of(dataset: Any) -> int:
+    """Returns how many orders each `shuffle` below `repeat` draws in a pass.
+
+    tf.data draws the next one when it gets there, and stages may run ahead. So
+    where a script breaks off a pass it depends on the time which one comes
+    then. Endless passes all are broken off; each counts as one order.
+
+    Returns:
+        0 if there is no such stage, or it cannot be told.
+    """
+    shuffles = reshuffling(dataset)
+    if not shuffles:
+        return 0
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        return 1
+    is_rewritten = has_rewritten_repeat(dataset)
+    most: int | None = None  # elements that are taken
+    while kind_of(dataset) in _IN_ORDER:
+        (below,) = dataset._inputs()
+        count = tf.get_static_value(getattr(dataset, "_count", None))
+        match kind_of(dataset):
+            case "Take" | "Skip" | "Repeat" if count is None:
+                return 0
+            case "Take":
+                most = int(count) if most is None else min(most, int(count))
+            case "Skip" if most is not None:
+                most += int(count)
+            case "Batch" | "ParallelBatch" if most is not None:
+                most *= int(dataset._batch_size)
+            case "Repeat" if count != 1 or not is_rewritten:
+                return _draws_of_repeat(dataset, most, is_rewritten)
+        dataset = below
+    return 0
+
+
+def _draws_of_repeat(dataset: Any, most: int | None, is_fused: bool) -> int:
+    (below,) = dataset._inputs()
+    shuffles, size = reshuffling(dataset), int(below.cardinality())
+    count = int(tf.get_static_value(dataset._count))
+    stage = below
+    while kind_of(stage) in _IN_ORDER - {"Repeat"} and stage not in shuffles:
+        (stage,) = stage._inputs()
+    if len(shuffles) != 1 or stage not in shuffles or count == 0:
+        return 0
+    whole = count + (not is_fused)  # one stage looks for no other order
+    if most is None:
+        return 0 if count < 0 else whole
+    if size <= 0:
+        return 0
+    begun = -(-most // size)
+    return begun if count < 0 or begun <= count else whole
+
+
+def reshuffling(dataset: Any) -> list[Any]:
+    """Returns the stages that shuffle in another order in each pass."""
+    found = [each for one in dataset._inputs() for each in reshuffling(one)]
+    if kind_of(dataset) == "Shuffle" and dataset._reshuffle_each_iteration:
+        found.append(dataset)
+    return list({id(each): each for each in found}.values())
+
+
+_IN_ORDER = frozenset(
+    {
+        *("AssertCardinality", "Batch", "Map", "Options", "ParallelBatch"),
+        *("ParallelMap", "Prefetch", "Rebatch", "Repeat", "Restructured"),
+        *("Shard", "Shuffle", "Skip", "Take", "Unbatch"),
+    }
+)
 
 
 def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
@@ -294,22 +396,28 @@ def _of_map(
     from tensorflow.python.data.util import structure
 
     function = dataset._map_func
-    if _functions.is_stateful(function.function):
+    is_stateful = _functions.is_stateful(function.function)
+    if is_stateful and not (
+        _looks.are_redrawn() and _functions.calls_python(function.function)
+    ):
         return None
     (before,) = dataset._inputs()
     below = rows_of(before)
 
-    def read(number: Any) -> Any:
-        element = below.read(number)
+    def change(element: Any) -> Any:
         given = structure.to_tensor_list(before.element_spec, element)
         made = tf.nest.flatten(function.function(*given))
         return structure.from_compatible_tensor_list(
             function.output_structure, made
         )
 
+    if is_stateful:  # all ranks call it for all rows, in order
+        whole = below.one_by_one()
+        each = whole.for_elements(lambda number: change(whole.read(number)))
+        return _as_it_comes(whole.numbers.map(each))
     return dataclasses.replace(
         below,
-        read=read,
+        read=lambda number: change(below.read(number)),
         read_many=None,
         has_work=below.has_work or not _functions.is_cheap(dataset),
         num_calls=_joined.more_calls(below.num_calls, _num_calls_of(dataset)),
@@ -327,7 +435,7 @@ def _num_calls_of(dataset: Any) -> int:
 def _of_shuffle(dataset: Any) -> Rows | None:
     (before,) = dataset._inputs()
     below = rows_of(before)
-    if not below.is_light:
+    if not below.is_light and below.read is not _itself:
         return None  # a buffer of rows that are not made yet may be larger
 
     def shuffled(numbers: tf.data.Dataset) -> tf.data.Dataset:

@@ -275,32 +275,6 @@ def test_late_rows_are_the_same(
     assert late == taken(make, **options)
 
 
-@pytest.mark.parametrize("is_read_late", [False, True])
-@pytest.mark.parametrize("stages", ["2", "map 2", "2 take"])
-def test_passes_over_repeated_rows(stages: str, is_read_late: bool) -> None:
-    """tf.data makes one stage of `shuffle` and `repeat`, where it may."""
-
-    def make() -> Any:
-        rows = tf.data.Dataset.range(30)
-        if is_read_late:
-            rows = rows.map(lambda row: tf.math.cumsum(row[None])[0])
-        rows = rows.shuffle(9, seed=1)
-        for stage in stages.split():
-            if stage == "map":
-                rows = rows.map(lambda row: row + 1)
-            else:
-                rows = rows.take(47) if stage == "take" else rows.repeat(2)
-        return rows.batch(4 * hvd.size())
-
-    alone, share = make(), hvd.shard(make(), batched=True)
-    for _ in range(3):
-        found = hvd.allgather_object([batch.numpy() for batch in share])
-        expected = [batch.numpy() for batch in alone]
-        for step, batch in enumerate(expected):
-            parts = np.concatenate([own[step] for own in found])
-            np.testing.assert_array_equal(parts[: len(batch)], batch)
-
-
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_rank_reads_its_own_files_alone(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, batched: bool

@@ -1,0 +1,128 @@
+"""Passes over what `shuffle` and `repeat` make, some of them broken off."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_keras as hvd
+
+NUM_ROWS = 24
+Dataset = tf.data.Dataset
+
+
+def rows(is_read_late: bool = False) -> Any:
+    made = Dataset.range(NUM_ROWS)
+    if is_read_late:
+        made = made.map(lambda row: tf.math.cumsum(row[None])[0])
+    return made
+
+
+def plus_one(row: Any) -> Any:
+    return row + 1
+
+
+def by_python(row: Any) -> Any:
+    (made,) = tf.numpy_function(lambda row: [row], [row], [tf.int64])
+    return tf.ensure_shape(made, [])
+
+
+def repeated(stages: str, is_read_late: bool) -> Any:
+    """Returns rows that go through stages: numbers are counts of `repeat`."""
+    made = rows(is_read_late).shuffle(9, seed=1)
+    for stage in stages.split():
+        if stage == "map":
+            made = made.map(plus_one)
+        elif stage == "python":
+            made = made.map(by_python)
+        elif stage == "take":
+            made = made.take(42)
+        else:
+            made = made.repeat(int(stage))
+    return made
+
+
+@pytest.mark.parametrize("is_read_late", [False, True])
+@pytest.mark.parametrize(
+    "stages",
+    ["1", "map 1", "2", "map 2", "2 take", "map 2 take", "-1 take", "python 2"],
+)
+def test_passes_are_those_of_tf_data_alone(
+    stages: str, is_read_late: bool
+) -> None:
+    """It makes one stage of `shuffle` and `repeat`, where it may."""
+
+    def make() -> Any:
+        return repeated(stages, is_read_late).batch(4 * hvd.size())
+
+    alone, share = make(), hvd.shard(make(), batched=True)
+    for _ in range(3):
+        found = hvd.allgather_object([batch.numpy() for batch in share])
+        for step, batch in enumerate(alone):
+            parts = np.concatenate([own[step] for own in found])
+            np.testing.assert_array_equal(parts[: len(batch)], batch)
+
+
+def of_generator() -> Any:
+    wide = Dataset.from_generator(
+        lambda: (np.full(100, row) for row in range(NUM_ROWS)),
+        output_signature=tf.TensorSpec([100], tf.int64),
+    )
+    shuffled = wide.shuffle(NUM_ROWS, seed=1).repeat()
+    return shuffled.map(lambda row: row[0])
+
+
+def of_zipped() -> Any:
+    shuffled = rows().shuffle(NUM_ROWS, seed=1).repeat()
+    numbered = Dataset.zip(shuffled, Dataset.range(5).repeat())
+    return numbered.map(lambda row, _: row)
+
+
+def of_endless(change: Callable[[Any], Any], is_read_late: bool) -> Any:
+    return change(rows(is_read_late).shuffle(NUM_ROWS, seed=1).repeat())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: of_endless(lambda data: data, True),
+        lambda: of_endless(lambda data: data, False),
+        lambda: of_endless(lambda data: data.map(by_python), False),
+        lambda: of_endless(lambda data: data.take(20 * NUM_ROWS), False),
+        lambda: of_endless(lambda data: data.repeat(2), True),
+        lambda: rows().cache().shuffle(NUM_ROWS, seed=1).repeat(9),
+        of_generator,
+        of_zipped,
+    ],
+    ids=[
+        *("read late", "light", "python", "take", "twice", "cache"),
+        *("generator", "zip"),
+    ],
+)
+def test_ranks_agree_after_a_pass_that_was_broken_off(
+    make: Callable[[], Any],
+) -> None:
+    """However far each of them has run ahead."""
+    data = make().batch(NUM_ROWS // 2).prefetch(9)
+    share = hvd.shard(data, batched=True)
+    orders = []
+    for turn in range(4):
+        own = []
+        for batch in itertools.islice(share, 4):
+            time.sleep(0.02 * ((hvd.rank() + turn) % 2))
+            own.append(batch.numpy())
+        steps = [
+            np.concatenate(parts)
+            for parts in zip(*hvd.allgather_object(own), strict=True)
+        ]
+        found = np.concatenate(steps).tolist()
+        for begin in range(0, len(found), NUM_ROWS):
+            assert sorted(found[begin : begin + NUM_ROWS]) == [*range(NUM_ROWS)]
+        orders.append(found)
+    assert len({tuple(order) for order in orders}) == len(orders)
