@@ -266,7 +266,7 @@ class Source:
             assert now is not None
             fuse = _sources.has_rewritten_repeat(dataset)
             numbers = _rewritten(now.numbers) if fuse else now.numbers
-            running[:] = [*running[-1:], numbers]
+            running[:] = [*running[-3:], numbers]
             self._passes += 1
             return numbers._variant_tensor
 

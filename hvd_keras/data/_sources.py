@@ -202,7 +202,7 @@ def _has_rewritten_repeat(dataset: Any) -> bool:
 
 
 def draws_of(dataset: Any) -> int:
-    """Returns how many orders each `shuffle` below `repeat` draws in a pass.
+    """Returns how many orders each `shuffle` of repeated rows draws in a pass.
 
     tf.data draws the next one when it gets there, and stages may run ahead. So
     where a script breaks off a pass it depends on the time which one comes
@@ -216,6 +216,8 @@ def draws_of(dataset: Any) -> int:
         return 0
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         return 1
+    if len(shuffles) > 1:
+        return 0
     is_rewritten = has_rewritten_repeat(dataset)
     most: int | None = None  # elements that are taken
     while kind_of(dataset) in _IN_ORDER:
@@ -224,6 +226,8 @@ def draws_of(dataset: Any) -> int:
         match kind_of(dataset):
             case "Take" | "Skip" | "Repeat" if count is None:
                 return 0
+            case "Rebatch" | "Shard" | "Unbatch" if most is not None:
+                return 0
             case "Take":
                 most = int(count) if most is None else min(most, int(count))
             case "Skip" if most is not None:
@@ -231,19 +235,18 @@ def draws_of(dataset: Any) -> int:
             case "Batch" | "ParallelBatch" if most is not None:
                 most *= int(dataset._batch_size)
             case "Repeat" if count != 1 or not is_rewritten:
-                return _draws_of_repeat(dataset, most, is_rewritten)
+                return _draws_of_repeat(below, int(count), most, is_rewritten)
         dataset = below
     return 0
 
 
-def _draws_of_repeat(dataset: Any, most: int | None, is_fused: bool) -> int:
-    (below,) = dataset._inputs()
-    shuffles, size = reshuffling(dataset), int(below.cardinality())
-    count = int(tf.get_static_value(dataset._count))
-    stage = below
-    while kind_of(stage) in _IN_ORDER - {"Repeat"} and stage not in shuffles:
+def _draws_of_repeat(
+    below: Any, count: int, most: int | None, is_fused: bool
+) -> int:
+    size, stage = int(below.cardinality()), below
+    while kind_of(stage) in _IN_ORDER - {"Repeat", "Shuffle"}:
         (stage,) = stage._inputs()
-    if len(shuffles) != 1 or stage not in shuffles or count == 0:
+    if stage not in reshuffling(below) or count == 0:
         return 0
     whole = count + (not is_fused)  # one stage looks for no other order
     if most is None:

@@ -43,6 +43,8 @@ def repeated(stages: str, is_read_late: bool) -> Any:
             made = made.map(by_python)
         elif stage == "take":
             made = made.take(42)
+        elif stage == "shuffle":
+            made = made.shuffle(7, seed=2)
         else:
             made = made.repeat(int(stage))
     return made
@@ -51,7 +53,10 @@ def repeated(stages: str, is_read_late: bool) -> Any:
 @pytest.mark.parametrize("is_read_late", [False, True])
 @pytest.mark.parametrize(
     "stages",
-    ["1", "map 1", "2", "map 2", "2 take", "map 2 take", "-1 take", "python 2"],
+    [
+        *("1", "map 1", "2", "map 2", "2 take", "map 2 take", "-1 take"),
+        *("python 2", "2 shuffle", "shuffle 2", "-1 shuffle take"),
+    ],
 )
 def test_passes_are_those_of_tf_data_alone(
     stages: str, is_read_late: bool
