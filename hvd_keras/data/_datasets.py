@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from hvd_keras.data import (
 from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
+from hvd_keras.data._numbered import Rows
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._small_rest import (
     has_rows,
@@ -184,7 +186,8 @@ class Source:
         self._keeps = keeps
         self.is_fixed = is_fixed
         self.first = make(0)
-        self._passes = 0  # that have begun
+        self._num_passes = 0  # that have begun, if they are counted
+        self._changing = threading.Lock()
         # Whether nothing may be fetched before it is asked for.
         self.is_read_late = hasattr(self.first, "_hvd_is_read_late")
         # Batches that do not fit together are cut each by itself.
@@ -202,7 +205,7 @@ class Source:
         if self.is_fixed:
             _passes.begin_epoch(self.first, epoch)
 
-    def late_rows(self, epoch: int) -> _sources.Rows | None:
+    def late_rows(self, epoch: int) -> Rows | None:
         """Returns the rows of an epoch, to be read when they are dealt.
 
         None if all ranks must read them.
@@ -226,48 +229,59 @@ class Source:
             return "a `map` of batches"
         return "elements that are not alike"
 
-    def _late_rows_of(self, dataset: tf.data.Dataset) -> _sources.Rows | None:
+    def _late_rows_of(self, dataset: tf.data.Dataset) -> Rows | None:
         if self._is_whole:
             return None
-        draws = _sources.draws_of(dataset) if self.is_fixed else 0
-        if draws and (found := self._redrawn_rows_of(dataset, draws)):
-            return found
+        if self.is_fixed and _sources.is_endless_shuffled(dataset):
+            found = self._redrawn_rows_of(dataset)
+            if found is not None:
+                return found
         return _sources.late_rows_of(
             dataset, batched=self._batched, is_fixed=self.is_fixed
         )
 
-    def _redrawn_rows_of(
-        self, dataset: tf.data.Dataset, draws: int
-    ) -> _sources.Rows | None:
+    def _redrawn_rows_of(self, dataset: tf.data.Dataset) -> Rows | None:
         """Returns rows whose order depends on the number of the pass alone.
 
-        None if all ranks must read them. What shuffles is made anew for each
-        pass, as after so many orders.
-        """
+        What shuffles is made anew for each pass, as if each before had drawn
+        one order.
 
-        def rows() -> _sources.Rows | None:
-            with _looks.after(self._passes * draws) as followed:
+        Returns:
+            None if that cannot be; then an order may depend on the time.
+        """
+        shuffles = _sources.reshuffling(dataset)
+        kept: dict[int, tuple[Any, Rows]] = {}  # of stages that do not shuffle
+
+        def rows(number: int) -> Rows | None:
+            known = dict(kept)
+            with _looks.after(number) as followed, _sources.knowing(known):
                 found = _sources.late_rows_of(
                     dataset, batched=self._batched, is_fixed=True, always=True
                 )
-            known = set(map(id, followed))
-            owns = known >= set(map(id, _sources.reshuffling(dataset)))
-            return found if owns else None
+            for key, (stage, of_stage) in known.items():
+                if not _sources.reshuffling(stage):
+                    kept[key] = stage, of_stage
+            owns = {*map(id, followed)} >= {*map(id, shuffles)}
+            if found is None or not owns:
+                return None
+            is_left = _sources.is_made_of(found.numbers, shuffles)
+            return None if is_left else found
 
-        found = rows()
+        found = None if _sources.keeps_an_order(dataset) else rows(0)
         if found is None:
             return None
-        spec = found.numbers.element_spec
+        first, spec = found, found.numbers.element_spec
         # TensorFlow drops functions of a dataset that Python has dropped.
         running: list[tf.data.Dataset] = []
 
         def begin() -> tf.Tensor:
-            now = rows()
-            assert now is not None
-            fuse = _sources.has_rewritten_repeat(dataset)
-            numbers = _rewritten(now.numbers) if fuse else now.numbers
+            with self._changing:
+                number = self._num_passes
+                self._num_passes += 1
+            numbers = (rows(number) or first).numbers
+            if _sources.has_rewritten_repeat(dataset):
+                numbers = _rewritten(numbers)
             running[:] = [*running[-3:], numbers]
-            self._passes += 1
             return numbers._variant_tensor
 
         @as_it_is
@@ -279,8 +293,9 @@ class Source:
         return dataclasses.replace(found, numbers=numbers)
 
     def pass_over(self, made: tf.data.Dataset, count: int) -> None:
-        """Has what shuffles be as after some passes that nobody has read."""
-        self._passes += count
+        """Has what shuffles be as after iterations that nobody has read."""
+        with self._changing:
+            self._num_passes += count
         for _ in range(count):
             iter(made)
 
@@ -319,7 +334,7 @@ class Source:
         return dataset
 
     def global_batches(
-        self, part: Pass, handle: Handle, late: _sources.Rows | None
+        self, part: Pass, handle: Handle, late: Rows | None
     ) -> tf.data.Dataset:
         """Returns the batches that the ranks share in a pass.
 
@@ -342,7 +357,7 @@ class Source:
             dataset, batched = late.numbers, False
         else:
             dataset, batched = self.of_epoch(part.epoch), self._batched
-        if late is not None and part.first:
+        if late is not None and late.is_light and part.first:
             numbers = first_rows.left_numbers(dataset, part)
             return global_batches(numbers, part.deal, batched=False)
         if not part.first:
@@ -472,7 +487,7 @@ def _own_part(
     fills: bool,
     notes: _passing.Notes,
     note_rows: Callable[[tf.Tensor], tf.Tensor] | None,
-    late: _sources.Rows | None,
+    late: Rows | None,
 ) -> tf.data.Dataset:
     """Returns this rank's part of each batch.
 

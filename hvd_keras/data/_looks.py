@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from hvd_keras._common.replacements import replace
 
+_changing = threading.Lock()
 _drawn: contextvars.ContextVar[tuple[int, list[Any]] | None] = (
     contextvars.ContextVar("drawn", default=None)
 )
@@ -52,10 +54,11 @@ def follow(dataset: Any, stand_in: tf.data.Dataset) -> None:
     followed.append(dataset)
     for _ in range(_num_looks(dataset) + num_draws):
         iter(stand_in)
-    followers = getattr(dataset, "_hvd_followers", None)
-    if followers is None:
-        followers = dataset._hvd_followers = weakref.WeakSet()
-    followers.add(stand_in)
+    with _changing:
+        followers = getattr(dataset, "_hvd_followers", None)
+        if followers is None:
+            followers = dataset._hvd_followers = weakref.WeakSet()
+        followers.add(stand_in)
 
 
 def _num_looks(dataset: Any) -> int:
@@ -67,7 +70,9 @@ def _counting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if tf.executing_eagerly():
             for each in {id(one): one for one in _chain(self)}.values():
                 each._hvd_num_looks = _num_looks(each) + 1
-                for follower in list(getattr(each, "_hvd_followers", ())):
+                with _changing:
+                    followers = list(getattr(each, "_hvd_followers", ()))
+                for follower in followers:
                     iter(follower)
         made: Iterator[Any] = original(self)
         return made

@@ -17,6 +17,7 @@ of `map` |
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import re
@@ -63,7 +64,7 @@ def late_rows_of(
         batched: Whether they are batches.
         is_fixed: Whether it is that of all epochs. If not, nobody compares
             arrays that only numbers stand for.
-        always: Whether it is, even if nothing changes them.
+        always: Returns them also where it is not worth while.
     """
     if not is_fixed and any(arrays_of(dataset)):
         return None
@@ -120,6 +121,8 @@ _KEEPS_ELEMENTS = frozenset(
 def _without_wrapping(rows: Rows, spec: Any) -> Rows:
     """Returns rows that are no tuples of one part, nor what stands for them."""
     numbers, read, count = rows.numbers, rows.read, rows.count
+    if not (_is_single(numbers.element_spec) or _is_single(spec)):
+        return rows
     if _is_single(numbers.element_spec):
         numbers = numbers.map(as_it_is(lambda number: number))
         if count is not None:
@@ -130,7 +133,9 @@ def _without_wrapping(rows: Rows, spec: Any) -> Rows:
     if _is_single(spec):
         whole = read
         read = as_it_is(lambda number: whole(number)[0])
-    return dataclasses.replace(rows, numbers=numbers, read=read, count=count)
+    return dataclasses.replace(
+        rows, numbers=numbers, read=read, count=count, read_many=None
+    )
 
 
 def _is_single(spec: Any) -> bool:
@@ -163,17 +168,24 @@ def rows_of(dataset: tf.data.Dataset) -> Rows:
     """
     known = _known.get()
     if known is None:
-        token = _known.set({})
-        try:
+        with knowing({}):
             return rows_of(dataset)
-        finally:
-            _known.reset(token)
     if id(dataset) not in known:
         make = _MAKERS.get(kind_of(dataset))
         made = make(dataset) if make is not None else None
         # With the dataset: another one may get the number of one that is gone.
         known[id(dataset)] = dataset, made or _as_it_comes(dataset)
     return known[id(dataset)][1]
+
+
+@contextlib.contextmanager
+def knowing(stages: dict[int, tuple[Any, Rows]]) -> Iterator[None]:
+    """Takes the elements of stages from there, and notes new ones there."""
+    token = _known.set(stages)
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def has_rewritten_repeat(dataset: Any) -> bool:
@@ -201,60 +213,15 @@ def _has_rewritten_repeat(dataset: Any) -> bool:
     return any(map(_has_rewritten_repeat, inputs))
 
 
-def draws_of(dataset: Any) -> int:
-    """Returns how many orders each `shuffle` of repeated rows draws in a pass.
+def is_endless_shuffled(dataset: Any) -> bool:
+    """Whether a dataset without an end is shuffled in other orders.
 
-    tf.data draws the next one when it gets there, and stages may run ahead. So
-    where a script breaks off a pass it depends on the time which one comes
-    then. Endless passes all are broken off; each counts as one order.
-
-    Returns:
-        0 if there is no such stage, or it cannot be told.
+    tf.data draws the next order when it gets there, and stages may run ahead. A
+    pass over such data is always broken off; so it depends on the time with
+    which order the next one begins.
     """
-    shuffles = reshuffling(dataset)
-    if not shuffles:
-        return 0
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        return 1
-    if len(shuffles) > 1:
-        return 0
-    is_rewritten = has_rewritten_repeat(dataset)
-    most: int | None = None  # elements that are taken
-    while kind_of(dataset) in _IN_ORDER:
-        (below,) = dataset._inputs()
-        count = tf.get_static_value(getattr(dataset, "_count", None))
-        match kind_of(dataset):
-            case "Take" | "Skip" | "Repeat" if count is None:
-                return 0
-            case "Rebatch" | "Shard" | "Unbatch" if most is not None:
-                return 0
-            case "Take":
-                most = int(count) if most is None else min(most, int(count))
-            case "Skip" if most is not None:
-                most += int(count)
-            case "Batch" | "ParallelBatch" if most is not None:
-                most *= int(dataset._batch_size)
-            case "Repeat" if count != 1 or not is_rewritten:
-                return _draws_of_repeat(below, int(count), most, is_rewritten)
-        dataset = below
-    return 0
-
-
-def _draws_of_repeat(
-    below: Any, count: int, most: int | None, is_fused: bool
-) -> int:
-    size, stage = int(below.cardinality()), below
-    while kind_of(stage) in _IN_ORDER - {"Repeat", "Shuffle"}:
-        (stage,) = stage._inputs()
-    if stage not in reshuffling(below) or count == 0:
-        return 0
-    whole = count + (not is_fused)  # one stage looks for no other order
-    if most is None:
-        return 0 if count < 0 else whole
-    if size <= 0:
-        return 0
-    begun = -(-most // size)
-    return begun if count < 0 or begun <= count else whole
+    is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    return is_endless and bool(reshuffling(dataset))
 
 
 def reshuffling(dataset: Any) -> list[Any]:
@@ -265,13 +232,19 @@ def reshuffling(dataset: Any) -> list[Any]:
     return list({id(each): each for each in found}.values())
 
 
-_IN_ORDER = frozenset(
-    {
-        *("AssertCardinality", "Batch", "Map", "Options", "ParallelBatch"),
-        *("ParallelMap", "Prefetch", "Rebatch", "Repeat", "Restructured"),
-        *("Shard", "Shuffle", "Skip", "Take", "Unbatch"),
-    }
-)
+def keeps_an_order(dataset: Any) -> bool:
+    """Whether a `cache` keeps the first of several orders."""
+    if kind_of(dataset) == "Cache" and reshuffling(dataset):
+        return True
+    return any(map(keeps_an_order, dataset._inputs()))
+
+
+def is_made_of(dataset: Any, stages: list[Any]) -> bool:
+    """Whether a dataset reads one of some stages."""
+    if any(dataset is stage for stage in stages):
+        return True
+    below = [*dataset._inputs(), getattr(dataset, "_hvd_input", None)]
+    return any(is_made_of(one, stages) for one in below if one is not None)
 
 
 def without_batches(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
@@ -380,7 +353,8 @@ def from_row(dataset: tf.data.Dataset, first: tf.Tensor) -> tf.data.Dataset:
     What `map` at its end does is done for them alone, not for those before.
     """
     found = before_maps(dataset)
-    return found.changed_all(found.numbers.skip(first))
+    left = found.numbers.skip(first)
+    return left if found.read is _itself else found.changed_all(left)
 
 
 def before_maps(dataset: Any) -> Rows:
@@ -401,7 +375,9 @@ def _of_map(
     function = dataset._map_func
     is_stateful = _functions.is_stateful(function.function)
     if is_stateful and not (
-        _looks.are_redrawn() and _functions.calls_python(function.function)
+        _looks.are_redrawn()
+        and reshuffling(dataset)
+        and _functions.calls_python(function.function)
     ):
         return None
     (before,) = dataset._inputs()
@@ -417,7 +393,8 @@ def _of_map(
     if is_stateful:  # all ranks call it for all rows, in order
         whole = below.one_by_one()
         each = whole.for_elements(lambda number: change(whole.read(number)))
-        return _as_it_comes(whole.numbers.map(each))
+        whole = dataclasses.replace(whole, num_calls=_num_calls_of(dataset))
+        return _as_it_comes(whole.changed(whole.numbers, each))
     return dataclasses.replace(
         below,
         read=lambda number: change(below.read(number)),

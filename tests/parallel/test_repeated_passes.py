@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras.data import position
 
 NUM_ROWS = 24
 Dataset = tf.data.Dataset
@@ -99,14 +100,13 @@ def of_endless(change: Callable[[Any], Any], is_read_late: bool) -> Any:
         lambda: of_endless(lambda data: data, True),
         lambda: of_endless(lambda data: data, False),
         lambda: of_endless(lambda data: data.map(by_python), False),
-        lambda: of_endless(lambda data: data.take(20 * NUM_ROWS), False),
         lambda: of_endless(lambda data: data.repeat(2), True),
-        lambda: rows().cache().shuffle(NUM_ROWS, seed=1).repeat(9),
+        lambda: of_endless(lambda data: Dataset.zip((data,)), False),
         of_generator,
         of_zipped,
     ],
     ids=[
-        *("read late", "light", "python", "take", "twice", "cache"),
+        *("read late", "light", "python", "twice", "single"),
         *("generator", "zip"),
     ],
 )
@@ -121,7 +121,7 @@ def test_ranks_agree_after_a_pass_that_was_broken_off(
         own = []
         for batch in itertools.islice(share, 4):
             time.sleep(0.02 * ((hvd.rank() + turn) % 2))
-            own.append(batch.numpy())
+            own.append(tf.nest.flatten(batch)[0].numpy())
         steps = [
             np.concatenate(parts)
             for parts in zip(*hvd.allgather_object(own), strict=True)
@@ -131,3 +131,49 @@ def test_ranks_agree_after_a_pass_that_was_broken_off(
             assert sorted(found[begin : begin + NUM_ROWS]) == [*range(NUM_ROWS)]
         orders.append(found)
     assert len({tuple(order) for order in orders}) == len(orders)
+
+
+def test_what_does_not_shuffle_is_made_once() -> None:
+    calls = []
+
+    def note(row: Any) -> Any:
+        calls.append(row)
+        return [row]
+
+    def noted(row: Any) -> Any:
+        (made,) = tf.numpy_function(note, [row], [tf.int64])
+        return tf.ensure_shape(made, [])
+
+    data = rows().map(noted).cache().shuffle(NUM_ROWS, seed=1).repeat()
+    share = hvd.shard(data, batch_size=NUM_ROWS)
+    for _ in range(3):
+        next(iter(share))
+    assert len(calls) == NUM_ROWS
+
+
+def test_an_order_that_a_cache_keeps_stays() -> None:
+    data = rows().shuffle(NUM_ROWS, seed=1).cache().repeat()
+    share = hvd.shard(data, global_batch_size=NUM_ROWS)
+    orders = [next(iter(share)).numpy().tolist() for _ in range(3)]
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_going_on_makes_no_more_rows_than_before() -> None:
+    made = []
+
+    def wide() -> Any:
+        for row in range(10**6):
+            made.append(row)
+            yield np.full(100, row)
+
+    data = Dataset.from_generator(
+        wide, output_signature=tf.TensorSpec([100], tf.int64)
+    )
+    share = hvd.shard(
+        data.shuffle(8, seed=1).repeat(), batch_size=4, elastic=True
+    )
+    handle = position.handle_of(share)
+    assert handle is not None
+    handle.seek(position.Position(0, 8))
+    next(iter(share))
+    assert len(made) < 200
