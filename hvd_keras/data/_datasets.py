@@ -250,27 +250,28 @@ class Source:
             None if that cannot be; then an order may depend on the time.
         """
         shuffles = _sources.reshuffling(dataset)
-        kept: dict[int, tuple[Any, Rows]] = {}  # of stages that do not shuffle
+        known: _sources.Stages = {}
 
-        def rows(number: int) -> Rows | None:
-            known = dict(kept)
+        def rows(number: int, known: _sources.Stages) -> Rows | None:
             with _looks.after(number) as followed, _sources.knowing(known):
                 found = _sources.late_rows_of(
                     dataset, batched=self._batched, is_fixed=True, always=True
                 )
-            for key, (stage, of_stage) in known.items():
-                if not _sources.reshuffling(stage):
-                    kept[key] = stage, of_stage
             owns = {*map(id, followed)} >= {*map(id, shuffles)}
             if found is None or not owns:
                 return None
             is_left = _sources.is_made_of(found.numbers, shuffles)
             return None if is_left else found
 
-        found = None if _sources.keeps_an_order(dataset) else rows(0)
+        found = None if _sources.keeps_an_order(dataset) else rows(0, known)
         if found is None:
             return None
         first, spec = found, found.numbers.element_spec
+        made_once = {
+            key: (stage, of_stage)
+            for key, (stage, of_stage) in known.items()
+            if not _sources.reshuffling(stage)
+        }
         # TensorFlow drops functions of a dataset that Python has dropped.
         running: list[tf.data.Dataset] = []
 
@@ -278,7 +279,7 @@ class Source:
             with self._changing:
                 number = self._num_passes
                 self._num_passes += 1
-            numbers = (rows(number) or first).numbers
+            numbers = (rows(number, dict(made_once)) or first).numbers
             if _sources.has_rewritten_repeat(dataset):
                 numbers = _rewritten(numbers)
             running[:] = [*running[-3:], numbers]

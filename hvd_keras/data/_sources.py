@@ -154,9 +154,11 @@ def arrays_of(dataset: Any) -> Iterator[list[tf.Tensor]]:
         yield from arrays_of(before)
 
 
-# The elements of stages, while those of a dataset are found.
-_known: contextvars.ContextVar[dict[int, tuple[Any, Rows]] | None] = (
-    contextvars.ContextVar("known", default=None)
+# By number of a dataset: it, and its elements.
+Stages = dict[int, tuple[Any, Rows]]
+# While the elements of one are found.
+_known: contextvars.ContextVar[Stages | None] = contextvars.ContextVar(
+    "known", default=None
 )
 
 
@@ -179,7 +181,7 @@ def rows_of(dataset: tf.data.Dataset) -> Rows:
 
 
 @contextlib.contextmanager
-def knowing(stages: dict[int, tuple[Any, Rows]]) -> Iterator[None]:
+def knowing(stages: Stages) -> Iterator[None]:
     """Takes the elements of stages from there, and notes new ones there."""
     token = _known.set(stages)
     try:
