@@ -40,7 +40,9 @@ flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
 flags.DEFINE_integer("batch", 64, "Images a rank has in a batch.", 1)
 flags.DEFINE_integer("steps", 60, "Batches in a timed epoch.", 1)
 flags.DEFINE_integer("rounds", 8, "Timed epochs of each way.", 1)
-flags.DEFINE_enum("compression", "none", ["none", "bf16", "int8", "int4"], "")
+flags.DEFINE_enum(
+    "compression", "none", ["none", "bf16", "int8", "int4"], "Of gradients."
+)
 
 IMAGE = (28, 28, 1)
 NUM_CLASSES = 10

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +15,12 @@ from hvd_keras._common.python_calls import call_for_variant, call_on_arrays
 from hvd_keras._keras import random_streams
 from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import (
-    _looks,
     _own_batches,
     _passes,
     _passing,
+    _redrawn,
     _rows,
+    _shuffles,
     _sources,
     _whole_files,
 )
@@ -186,8 +185,7 @@ class Source:
         self._keeps = keeps
         self.is_fixed = is_fixed
         self.first = make(0)
-        self._num_passes = 0  # that have begun, if they are counted
-        self._changing = threading.Lock()
+        self._redrawn: _redrawn.Redrawn | None = None
         # Whether nothing may be fetched before it is asked for.
         self.is_read_late = hasattr(self.first, "_hvd_is_read_late")
         # Batches that do not fit together are cut each by itself.
@@ -232,71 +230,19 @@ class Source:
     def _late_rows_of(self, dataset: tf.data.Dataset) -> Rows | None:
         if self._is_whole:
             return None
-        if self.is_fixed and _sources.is_endless_shuffled(dataset):
-            found = self._redrawn_rows_of(dataset)
-            if found is not None:
-                return found
+        if self.is_fixed and _shuffles.is_endless(dataset):
+            self._redrawn = _redrawn.of(dataset, batched=self._batched)
+            if self._redrawn is not None:
+                return self._redrawn.rows
         return _sources.late_rows_of(
             dataset, batched=self._batched, is_fixed=self.is_fixed
         )
 
-    def _redrawn_rows_of(self, dataset: tf.data.Dataset) -> Rows | None:
-        """Returns rows whose order depends on the number of the pass alone.
-
-        What shuffles is made anew for each pass, as if each before had drawn
-        one order.
-
-        Returns:
-            None if that cannot be; then an order may depend on the time.
-        """
-        shuffles = _sources.reshuffling(dataset)
-        known: _sources.Stages = {}
-
-        def rows(number: int, known: _sources.Stages) -> Rows | None:
-            with _looks.after(number) as followed, _sources.knowing(known):
-                found = _sources.late_rows_of(
-                    dataset, batched=self._batched, is_fixed=True, always=True
-                )
-            owns = {*map(id, followed)} >= {*map(id, shuffles)}
-            if found is None or not owns:
-                return None
-            is_left = _sources.is_made_of(found.numbers, shuffles)
-            return None if is_left else found
-
-        found = None if _sources.keeps_an_order(dataset) else rows(0, known)
-        if found is None:
-            return None
-        first, spec = found, found.numbers.element_spec
-        made_once = {
-            key: (stage, of_stage)
-            for key, (stage, of_stage) in known.items()
-            if not _sources.reshuffling(stage)
-        }
-        # TensorFlow drops functions of a dataset that Python has dropped.
-        running: list[tf.data.Dataset] = []
-
-        def begin() -> tf.Tensor:
-            with self._changing:
-                number = self._num_passes
-                self._num_passes += 1
-            numbers = (rows(number, dict(made_once)) or first).numbers
-            if _sources.has_rewritten_repeat(dataset):
-                numbers = _rewritten(numbers)
-            running[:] = [*running[-3:], numbers]
-            return numbers._variant_tensor
-
-        @as_it_is
-        def of_pass(_: tf.Tensor) -> tf.data.Dataset:
-            variant = call_for_variant(begin)
-            return tf.data.experimental.from_variant(variant, spec)
-
-        numbers = tf.data.Dataset.from_tensors(0).flat_map(of_pass)
-        return dataclasses.replace(found, numbers=numbers)
-
     def pass_over(self, made: tf.data.Dataset, count: int) -> None:
         """Has what shuffles be as after iterations that nobody has read."""
-        with self._changing:
-            self._num_passes += count
+        if self._redrawn is not None:
+            self._redrawn.pass_over(count)
+            return
         for _ in range(count):
             iter(made)
 
@@ -424,8 +370,8 @@ def shard_dataset(
             made = _own_part(batches, part.deal, *form, notes, noted, reader)
         if late is not None:
             made = made.with_options(source.first.options())
-        if _sources.has_rewritten_repeat(source.first):
-            made = _rewritten(made)
+        if _shuffles.has_rewritten_repeat(source.first):
+            made = _shuffles.rewritten(made)
         if not part.first and source.is_fixed:
             whole[part.deal] = made
         return made
@@ -459,26 +405,6 @@ def shard_dataset(
         count = deal.num_steps(num_rows)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     return dataset if source.is_read_late else dataset.prefetch(2)
-
-
-def _rewritten(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns it as tf.data runs it at the top of a pipeline.
-
-    Within `flat_map` it would not make one stage of `shuffle` and `repeat`, nor
-    drop `repeat(1)`; so it would draw an order more in each pass.
-    """
-    variant = tf.raw_ops.OptimizeDatasetV2(
-        input_dataset=dataset._variant_tensor,
-        optimizations_enabled=["noop_elimination", "shuffle_and_repeat_fusion"],
-        optimizations_disabled=[],
-        optimizations_default=[],
-        optimization_configs=[],
-        **dataset._flat_structure,
-    )
-    made = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    # TensorFlow drops functions of a dataset that Python has dropped.
-    made._hvd_input = dataset
-    return made
 
 
 def _own_part(

@@ -17,7 +17,7 @@ from hvd_keras.data import _sources
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
-from hvd_keras.data._numbered import is_dense
+from hvd_keras.data._numbered import Rows, is_dense
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -317,7 +317,7 @@ class FilesDataset(PassDataset):
         return left_files.flat_map(rows_of)
 
 
-def whole_files_of(dataset: Any) -> tuple[FilesDataset, _sources.Rows] | None:
+def whole_files_of(dataset: Any) -> tuple[FilesDataset, Rows] | None:
     """Returns the files whose rows a dataset has, and how it changes them.
 
     None: it has other rows.
