@@ -1,12 +1,4 @@
-"""Knows sums over rows, and changed gradients, by the program being traced.
-
-| Private name of JAX | Used to |
-|---|---|
-| `primal` of a tracer | look behind transformations |
-| `parent` of a tracer, its `in_tracers` | know what has made a value |
-
-Where JAX has others, nothing is found.
-"""
+"""Knows sums over rows, and changed gradients, by the program being traced."""
 
 from __future__ import annotations
 
@@ -18,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import linear_call
 
 from hvd_keras._backends.jax_products import programs_in
+from hvd_keras.jax._tracers import behind, made_by, operands
 
 # What of a sum is left by these is a sum.
 _TERMS = frozenset(
@@ -53,18 +46,18 @@ _NONE = _State(0)
 
 def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
     """See `Backend.adds_up_rows`; for steps that are traced."""
-    parts = [x for x in map(_behind, data) if getattr(x, "ndim", 0)]
+    parts = [x for x in map(behind, data) if getattr(x, "ndim", 0)]
     rows = {x.shape[0] for x in parts}
     sources = set(map(id, parts))
-    seen = {id(_behind(each)) for each in known}
-    ahead = [_behind(loss)]
+    seen = {id(behind(each)) for each in known}
+    ahead = [behind(loss)]
     while ahead:
         value = ahead.pop()
-        equation = _made_by(value)
+        equation = made_by(value)
         if equation is None or id(value) in seen:
             continue
         seen.add(id(value))
-        kind, inputs = equation.primitive.name, _operands(equation)
+        kind, inputs = equation.primitive.name, operands(equation)
         if kind in _TERMS:
             ahead += inputs
         elif kind in ("mul", "div"):
@@ -102,7 +95,7 @@ def _number(value: Any) -> float | None:
 
 def _is_list(values: Any) -> bool:
     """Whether a vector was made of scalars, one after the other."""
-    equation = _made_by(values)
+    equation = made_by(values)
     return equation is not None and equation.primitive.name == "concatenate"
 
 
@@ -121,17 +114,17 @@ def are_changed(gradients: list[Any], own: list[Any]) -> bool:
     """See `Backend.are_changed`; for steps that are traced."""
     states: dict[int, _State] = {}
     for each in _inside(gradients):
-        equation = _made_by(each)
+        equation = made_by(each)
         if equation is not None:
-            inputs = [states.get(id(x), _NONE) for x in _operands(equation)]
+            inputs = [states.get(id(x), _NONE) for x in operands(equation)]
             states[id(each)] = _state(equation, inputs)
-    return any(states.get(id(_behind(x)), _NONE).is_changed for x in gradients)
+    return any(states.get(id(behind(x)), _NONE).is_changed for x in gradients)
 
 
 def _inside(values: list[Any]) -> Iterator[Any]:
     """Yields values and all that they are made of, operands first."""
     seen: set[int] = set()
-    ahead = [(each, False) for each in map(_behind, values)]
+    ahead = [(each, False) for each in map(behind, values)]
     while ahead:
         value, is_ready = ahead.pop()
         if is_ready:
@@ -139,9 +132,9 @@ def _inside(values: list[Any]) -> Iterator[Any]:
         elif id(value) not in seen:
             seen.add(id(value))
             ahead.append((value, True))
-            equation = _made_by(value)
+            equation = made_by(value)
             if equation is not None:
-                ahead += [(each, False) for each in _operands(equation)]
+                ahead += [(each, False) for each in operands(equation)]
 
 
 def _state(equation: Any, inputs: list[_State]) -> _State:
@@ -179,18 +172,3 @@ def _state_of_program(program: Any, inputs: list[_State]) -> _State:
         state = _state(equation, list(map(state_of, equation.invars)))
         states.update(dict.fromkeys(equation.outvars, state))
     return max(map(state_of, program.outvars), default=_NONE)
-
-
-def _operands(equation: Any) -> list[Any]:
-    return list(map(_behind, equation.in_tracers))
-
-
-def _behind(value: Any) -> Any:
-    while hasattr(value, "primal"):
-        value = value.primal
-    return value
-
-
-def _made_by(value: Any) -> Any:
-    """Returns the equation that has made a value; None: it was given."""
-    return getattr(value, "parent", None)

@@ -48,15 +48,33 @@ def watch_jax() -> None:
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def differentiate(*args: Any, **kw: Any) -> Any:
+        def differentiate(
+            fun: Any, argnums: Any = 0, *rest: Any, **kw: Any
+        ) -> Any:
             what = f"`jax.{original.__name__}`"
             training_signs.note_gradient(what, _OF_JAX)
-            return original(*args, **kw)
+            return _seen(original(fun, argnums, *rest, **kw), argnums)
 
         return differentiate
 
     for name in ("grad", "value_and_grad"):
         replace(jax, name, noting)
+
+
+def _seen(function: Any, argnums: Any) -> Any:
+    """Returns a function that computes gradients, and lets others see them."""
+
+    @functools.wraps(function)
+    def compute(*args: Any, **kw: Any) -> Any:
+        result = function(*args, **kw)
+        for look in training_signs.at_gradients:
+            is_one = isinstance(argnums, int)
+            look(
+                args[argnums] if is_one else [args[i] for i in argnums], result
+            )
+        return result
+
+    return compute
 
 
 def watch_optax() -> None:

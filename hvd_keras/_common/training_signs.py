@@ -60,6 +60,8 @@ before_change: list[Callable[[], None]] = []
 # Called at the first sign of either kind.
 at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
+# Called with what functions of JAX compute gradients for, and their results.
+at_gradients: list[Callable[[Any, Any], None]] = []
 apart: Apart | None = None
 has_broadcast_weights = False  # so ranks mean to train one model
 # Elements of tensors that were reduced by calls, while it trains.

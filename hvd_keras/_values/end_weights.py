@@ -38,11 +38,16 @@ def watch() -> None:
         training_signs.before_change.append(_take_before_change)
 
 
-def _tell(job: state.Job) -> None:
+def are_told(job: state.Job) -> bool:
+    """Whether the ranks of a job should end with equal weights."""
     # A rank may leave an elastic job before the others end.
     if job.topology.size == 1 or has_own_sets() or job.config.elastic:
-        return
-    if hasattr(sys, "last_value"):  # it fails
+        return False
+    return not hasattr(sys, "last_value")  # else it fails
+
+
+def _tell(job: state.Job) -> None:
+    if not are_told(job):
         return
     with contextlib.suppress(Exception):  # a library may be gone by now
         _take()
@@ -81,14 +86,18 @@ def _take() -> None:
         alive = [one for ref in refs if (one := ref()) is not None]
         names += [name] if alive else []
         arrays += [getattr(one, "value", one) for one in alive]
+    _taken = num_updates, ", ".join(names), some_of(arrays)
+
+
+def some_of(arrays: list[Any]) -> list[float]:
+    """Returns some numbers of arrays, the same places on all ranks."""
     chosen = [_some(one) for one in arrays[:: -(-len(arrays) // _MOST) or 1]]
     each = _MOST // max(1, len(chosen))
-    numbers = [
+    return [
         float(number)
         for some in chosen
         for number in some[:: max(1, len(some) // each)][:each]
     ]
-    _taken = num_updates, ", ".join(names), numbers
 
 
 def _some(array: Any) -> Any:

@@ -18,7 +18,7 @@ from hvd_keras.compression import (
     wire_format_of,
 )
 from hvd_keras.exceptions import InvalidArgumentError
-from hvd_keras.jax import _call
+from hvd_keras.jax import _by_hand, _call
 from hvd_keras.process_set import ProcessSet, global_process_set
 from hvd_keras.reduce_op import ReduceOp
 
@@ -47,6 +47,7 @@ def grouped_allreduce(
     [Array([2., 2.], dtype=float32), Array(6, dtype=int32)]
     """
     name = _call.checked_name("allreduce", name, tensors, process_set)
+    _by_hand.note_reduced(tensors)
     arrays = [jnp.asarray(tensor) for tensor in tensors]
     if not arrays:
         raise InvalidArgumentError(

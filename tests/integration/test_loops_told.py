@@ -49,7 +49,8 @@ for epoch in range(2):
 
 def _words_of(code: str) -> list[str]:
     """Returns what hvdrun says after two ranks have ended well."""
-    outcome = jobs.run_python(2, code)
+    backend = "jax" if "import jax" in code else "tensorflow"
+    outcome = jobs.run_python(2, code, KERAS_BACKEND=backend)
     assert outcome.status == 0, outcome.stderr
     return jobs.last_words(outcome)
 
@@ -330,3 +331,70 @@ def test_other_weights_at_the_end(code: str, what: str) -> None:
         assert re.search(
             r"one is [-\d.e]+ on rank 0, [-\d.e]+ on rank 1", words[0]
         )
+
+
+_JAX = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import hvd_keras as hvd
+import hvd_keras.jax
+hvd.init()
+allreduce = hvd_keras.jax.allreduce
+key = jax.random.PRNGKey({seed})
+params = dict(b=jnp.zeros(2), w=jax.random.normal(key, (3, 2)))
+x = np.arange(24.0).reshape(8, 3)[hvd.rank() :: 2] / 24
+def step(params, x):
+    def loss(params):
+        return jnp.mean((x @ params["w"] + params["b"]) ** 2)
+    gradients = jax.grad(loss)(params)
+    {gradients}
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+    {params}
+    return params
+step = {step}
+for number in range(4):
+    params = step(params, x)
+    {then}
+"""
+_ALL = "gradients = allreduce(gradients)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_told"),
+    [
+        ({"gradients": _ALL}, True),
+        ({"gradients": _ALL, "step": "step"}, True),
+        ({"gradients": "gradients = jax.tree.map(allreduce, gradients)"}, True),
+        (
+            {
+                "gradients": "gradients = jax.tree.map("
+                "lambda g: allreduce(jnp.clip(g, -1, 1)), gradients)"
+            },
+            True,
+        ),
+        ({"gradients": _ALL, "seed": "0"}, False),
+        (
+            {
+                "gradients": _ALL,
+                "then": "if number == 0: "
+                "params = hvd_keras.jax.broadcast_pytree(params)",
+            },
+            False,
+        ),
+        ({"params": "params = allreduce(params)"}, False),
+        ({"then": "params = allreduce(params)"}, False),
+    ],
+    ids="jit eager leaves clipped seed late averaged local".split(),
+)
+def test_jax_loops_that_begin_apart(
+    parts: dict[str, str], is_told: bool
+) -> None:
+    pytest.importorskip("jax")
+    usual = {"seed": "hvd.rank()", "step": "jax.jit(step)"}
+    empty = dict.fromkeys(("gradients", "params", "then"), "pass")
+    words = _words_of(_JAX.format(**{**usual, **empty, **parts}))
+    assert len(words) == is_told, words
+    if is_told:
+        assert "they began with other values" in words[0]
+        assert "on rank 1" in words[0]
