@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras.data._numbered import Rows, is_dense, shaped
+from hvd_keras.data._numbered import Rows, gives_parts, is_dense, shaped
 
 RowsOf = Callable[[Any], Rows]
 
@@ -122,7 +122,7 @@ def _either(
     nothing = [_nothing(one) for one in parts]
 
     def marked(index: int) -> tf.data.Dataset:
-        is_tuple = isinstance(parts[index].numbers.element_spec, tuple)
+        is_tuple = gives_parts(parts[index].numbers.element_spec)
 
         @as_it_is
         def mark(*number: Any) -> Any:

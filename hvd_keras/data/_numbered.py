@@ -55,7 +55,7 @@ class Rows:
 
     def for_elements(self, read: Callable[[Any], Any]) -> Callable[..., Any]:
         """Returns `read`, as `map` calls it for an element of `numbers`."""
-        is_tuple = isinstance(self.numbers.element_spec, tuple)
+        is_tuple = gives_parts(self.numbers.element_spec)
         return as_it_is(lambda *n: read(n if is_tuple else n[0]))
 
     def changed(
@@ -110,6 +110,11 @@ def is_dense(spec: Any) -> bool:
         isinstance(each, tf.TensorSpec) and each.dtype != tf.variant
         for each in tf.nest.flatten(spec)
     )
+
+
+def gives_parts(spec: Any) -> bool:
+    """Whether functions of a dataset get the parts of an element one by one."""
+    return type(spec) is tuple  # no named one
 
 
 def length_of(tensor: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import keras_training as kt
@@ -48,6 +48,11 @@ def parse(record: Any) -> Any:
 
 def read_some(name: Any) -> Any:
     return read(name).filter(lambda _, y: y % 5 != 0)
+
+
+class _Row(NamedTuple):
+    x: Any
+    y: Any
 
 
 def read_weighted(name: Any) -> Any:
@@ -172,6 +177,20 @@ def test_what_is_behind(paths: list[str]) -> None:
 
     share = hvd.shard(hvd.data.files(paths, read).map(less), batch_size=4)
     assert steps_of(share) == expected(hvd.data.files(paths, read).map(less))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda rows: rows, lambda rows: rows.map(lambda row: row)],
+    ids=["alone", "mapped"],
+)
+def test_rows_that_are_named_tuples(
+    change: Callable[[Any], Any], paths: list[str]
+) -> None:
+    named = lambda name: read(name).map(_Row)  # noqa: E731
+    plain, own = (hvd.data.files(paths, make) for make in (read, named))
+    steps = steps_of(hvd.shard(change(own), batch_size=6))
+    assert steps == steps_of(hvd.shard(plain, batch_size=6))
 
 
 def test_files_that_are_shuffled_are_read_by_all(paths: list[str]) -> None:
