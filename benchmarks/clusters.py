@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -142,6 +143,23 @@ def table() -> dict[tuple[str, str, str], list[float]]:
     return rows
 
 
+_DARK = """
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 }
+[style*="fill: #ffffff"] { fill: #161b22 !important }
+[style*="stroke: #000000"] { stroke: #9da7b1 !important }
+[style*="stroke: #b0b0b0"] { stroke: #8b949e !important }
+}
+"""
+
+
+def add_dark(path: str) -> None:
+    """Gives a chart of matplotlib the colours of a dark page, too."""
+    chart = pathlib.Path(path)
+    text = chart.read_text()
+    chart.write_text(text.replace("</style>", f"{_DARK}</style>", 1))
+
+
 def draw(rows: dict[tuple[str, str, str], list[float]], path: str) -> None:
     """Draws a panel for each cluster."""
     import matplotlib
@@ -177,6 +195,7 @@ def draw(rows: dict[tuple[str, str, str], list[float]], path: str) -> None:
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+    add_dark(path)
 
 
 def main(argv: Sequence[str]) -> None:

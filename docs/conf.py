@@ -41,7 +41,7 @@ autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": True}
-napoleon_custom_sections = [("Example", "notes"), ("Returns", "params_style")]
+napoleon_custom_sections = [("Example", "notes")]
 napoleon_use_rtype = False
 python_display_short_literal_types = True
 
@@ -52,6 +52,10 @@ html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["copy.js"]
+html_search_scorer = str(pathlib.Path(__file__).with_name("scorer.js"))
+html_favicon = "_static/favicon.svg"
+html_use_index = False
+highlight_language = "text"
 pygments_dark_style = "github-dark"
 # Nothing is fetched from elsewhere.
 html_theme_options = {"top_of_page_buttons": []}
@@ -80,6 +84,33 @@ def _link_elsewhere(
     return nodes.reference("", "", text, refuri=page) if page else None
 
 
+# ---- Of the bases of a class, those that users know ----
+
+
+def _keep_known_bases(
+    app: Sphinx, name: str, made: type, options: object, bases: list[type]
+) -> None:
+    """Puts the next base of another package in the place of an inner one."""
+    known = [
+        next(one for one in base.__mro__ if _is_known(one)) for base in bases
+    ]
+    bases[:] = [one for one in dict.fromkeys(known) if one is not object]
+
+
+def _is_known(base: type) -> bool:
+    modules = hvd_keras, hvd_keras.callbacks, hvd_keras.exceptions
+    is_own = base.__module__.startswith("hvd_keras")
+    return not is_own or any(
+        getattr(module, base.__name__, None) is base for module in modules
+    )
+
+
+def _drop_empty_bases(app: Sphinx, tree: nodes.document) -> None:
+    for paragraph in list(tree.findall(nodes.paragraph)):
+        if paragraph.astext().strip() == "Bases:":
+            paragraph.parent.remove(paragraph)
+
+
 # ---- The notebook as a page ----
 
 
@@ -96,6 +127,8 @@ def _read_notebook(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Adds both to Sphinx."""
+    """Adds these to Sphinx."""
+    app.connect("autodoc-process-bases", _keep_known_bases)
+    app.connect("doctree-read", _drop_empty_bases)
     app.connect("missing-reference", _link_elsewhere)
     app.connect("source-read", _read_notebook)

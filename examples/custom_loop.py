@@ -66,10 +66,7 @@ def main(_: list[str]) -> None:
     guesses = np.argmax(model(images), axis=-1)
     counts = np.array([np.sum(guesses == labels), len(labels)])
     num_right, num_all = hvd.allreduce(counts, hvd.Sum, name="counts").numpy()
-    job.say(
-        f"test accuracy {num_right / num_all:.4f}, with {hvd.size()} "
-        "process(es)"
-    )
+    job.say(f"test accuracy {num_right / num_all:.4f}, ranks: {hvd.size()}")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def main(_: list[str]) -> None:
         on_epoch_end=lambda epoch, logs: (
             hvd.rank() == 0
             and print(
-                f"epoch {epoch + 1}, {hvd.size()} process(es): loss "
+                f"epoch {epoch + 1}, ranks: {hvd.size()}, loss "
                 f"{logs['loss']:.4f}, val_accuracy {logs['val_accuracy']:.4f}",
                 flush=True,
             )

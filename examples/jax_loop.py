@@ -81,8 +81,7 @@ def main(_: list[str]) -> None:
     hvd.assert_equal_on_all_ranks(model)
     guesses = np.argmax(hvd.predict(model, test[0], verbose=0), axis=-1)
     job.say(
-        f"test accuracy {np.mean(guesses == test[1]):.4f}, with {hvd.size()} "
-        "process(es)"
+        f"test accuracy {np.mean(guesses == test[1]):.4f}, ranks: {hvd.size()}"
     )
 
 

@@ -104,7 +104,7 @@ def main(_: list[str]) -> None:
     )
     job.say(
         f"test accuracy {results['accuracy']:.4f}, test loss "
-        f"{results['loss']:.4f}, with {hvd.size()} process(es)"
+        f"{results['loss']:.4f}, ranks: {hvd.size()}"
     )
     if is_first and FLAGS.save:
         model.save(FLAGS.save)

@@ -77,10 +77,7 @@ def main(_: list[str]) -> None:
     num_right, num_all = hvd_torch.allreduce(
         torch.tensor(counts), hvd.Sum, name="counts"
     )
-    job.say(
-        f"test accuracy {num_right / num_all:.4f}, with {hvd.size()} "
-        "process(es)"
-    )
+    job.say(f"test accuracy {num_right / num_all:.4f}, ranks: {hvd.size()}")
 
 
 if __name__ == "__main__":

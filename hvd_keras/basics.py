@@ -254,7 +254,7 @@ def stats() -> dict[str, int]:
     """Counts of what this rank has done since `init()`.
 
     Returns:
-        Each count is the sum over all process sets:
+        Counts by name. Each is the sum over all process sets.
 
         - `num_requests`: tensors or groups submitted.
         - `num_collectives`: collectives run, after fusion.
@@ -275,7 +275,7 @@ def autotune_changes() -> list[dict[str, Any]]:
     """The settings that `hvdrun --autotune` has changed, on all ranks alike.
 
     Returns:
-        A dict for each change, in order. The last one is in force:
+        A dict for each change, in order. The last one is in force.
 
         - `collective`: the number, in an order that all ranks share, of what
           the ranks did when they changed.

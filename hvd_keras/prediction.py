@@ -62,7 +62,7 @@ def predict(
         process_set: The ranks that share the data. Defaults to all.
 
     Returns:
-        The arrays, or the structure of arrays, that `model.predict` returns:
+        The arrays, or the structure of arrays, that `model.predict` returns,
         of shape (rows, ...) and the dtype of the model's outputs. The memory
         for all rows is taken on the ranks that get them.
 

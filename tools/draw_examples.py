@@ -81,7 +81,8 @@ def losses(output: str) -> list[float]:
 def result(output: str) -> str:
     """Returns what the last line with a figure says."""
     lines = re.findall(r"^.*[A-Za-z]{2}:? \d.*$", output, re.M)
-    said = lines[-1].rpartition("/step - ")[2].strip()
+    said = lines[-1].rpartition("/step - ")[2].rpartition(", ranks: ")
+    said = (said[0] or said[2]).strip()
     return said[max(0, said.find("val_")) :]  # of a progress bar
 
 
@@ -96,7 +97,7 @@ def draw(title: str, runs: dict[int, str]) -> str:
         line
         for n, output in runs.items()
         for line in textwrap.wrap(
-            f"{n} rank{'s' * (n > 1)}: {result(output)}", (_WIDTH - 60) // 6
+            f"{n} rank{'s' * (n > 1)}: {result(output)}", (_WIDTH - 70) // 6
         )
     ]
     height = _HEIGHT + _CAPTION * len(captions) + 8

@@ -41,8 +41,8 @@ def allgather(
             its tensor, without the name scopes around the call.
 
     Returns:
-        Tensor of the dtype of `tensor`: first the rows of the set's lowest
-        rank, then those of the next one, and so on; equal on every rank.
+        Tensor of the dtype of `tensor`, with the rows of the set's lowest rank
+        first, then those of the next one, and so on; equal on every rank.
 
     Raises:
         NotInitializedError: `init()` was not called.

@@ -44,10 +44,10 @@ def alltoall(
             its tensor, without the name scopes around the call.
 
     Returns:
-        Tensor of the dtype of `tensor`: first the rows from the set's lowest
-        rank, then those from the next one, and so on. With `splits`, a tuple of
-        this tensor and an int32 vector that says how many rows came from each
-        rank.
+        Tensor of the dtype of `tensor`, with the rows of the set's lowest rank
+        first, then those from the next one, and so on. With `splits`, a tuple
+        of this tensor and an int32 vector that says how many rows came from
+        each rank.
 
     Raises:
         NotInitializedError: `init()` was not called.

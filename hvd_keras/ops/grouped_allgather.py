@@ -40,7 +40,7 @@ def grouped_allgather(
             its first tensor, without the name scopes around the call.
 
     Returns:
-        A list as long as `tensors`: what `allgather` gives for each.
+        A list as long as `tensors`, of what `allgather` gives for each.
 
     Raises:
         NotInitializedError: `init()` was not called.

@@ -63,7 +63,7 @@ def grouped_allreduce(
         **deprecated: As for `allreduce`.
 
     Returns:
-        A list as long as `tensors`: each member's reduction.
+        A list as long as `tensors`, of each member's reduction.
 
     Raises:
         NotInitializedError: `init()` was not called.

@@ -55,7 +55,7 @@ def grouped_reducescatter(
         **deprecated: As for `reducescatter`.
 
     Returns:
-        A list as long as `tensors`: what `reducescatter` gives for each.
+        A list as long as `tensors`, of what `reducescatter` gives for each.
 
     Raises:
         NotInitializedError: `init()` was not called.

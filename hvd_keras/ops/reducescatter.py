@@ -60,7 +60,7 @@ def reducescatter(
             write instead.
 
     Returns:
-        Tensor of the dtype of `tensor`: this rank's rows of the reduction.
+        Tensor of the dtype of `tensor`, with this rank's rows of the reduction.
 
     Raises:
         NotInitializedError: `init()` was not called.

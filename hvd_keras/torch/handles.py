@@ -36,7 +36,7 @@ def synchronize(handle: Handle) -> Any:
         handle: What `allreduce_async` or another asynchronous form returned.
 
     Returns:
-        What the collective returns: a tensor, or a list of them for a group.
+        What the collective returns, a tensor, or a list of them for a group.
 
     Raises:
         HvdError: What the collective raises.

@@ -102,8 +102,9 @@ function heatChart(heat) {
 }
 
 function speedChart(speeds) {
-  const rows = speeds.rows;
-  const kinds = [...new Set(rows.map((row) => row.kind))];
+  const kinds = [...new Set(speeds.rows.map((row) => row.kind))];
+  // Where dots lie on each other, that of most collectives is on top.
+  const rows = [...speeds.rows].sort((a, b) => a.num_collectives - b.num_collectives);
   const range = ["compute", "wait", "input", "transfer", "overlapped"].map(color);
   const bounds = [{ y: speeds.best, text: `best in this recording, ${rate(speeds.best)}` }];
   if (speeds.copy !== null) {
@@ -139,7 +140,8 @@ function speedChart(speeds) {
         textAnchor: "start", fill: "currentColor", fillOpacity: 0.75 }),
       Plot.ruleX(rows, { x: "num_bytes", y1: "slow", y2: "fast", stroke: "kind", strokeWidth: 2,
         strokeOpacity: 0.45 }),
-      Plot.dot(rows, { x: "num_bytes", y: "median", fill: "kind", r: 5, title: text, tip: TIP }),
+      Plot.dot(rows, { x: "num_bytes", y: "median", fill: "kind", r: 5,
+        stroke: color("card"), title: text, tip: TIP }),
     ],
   });
   const text = (row) =>

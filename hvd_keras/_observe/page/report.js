@@ -216,7 +216,8 @@ function fusionSection() {
     el("div", { class: "facts" },
       fact(digits(fusion.collectives_a_step), summary.has_steps ? "collectives a step" : "collectives"),
       fact(digits(fusion.tensors_a_collective), "tensors a collective"),
-      fact(digits(fusion.calls_a_collective), "calls a collective"),
+      fact(digits(fusion.calls_a_collective),
+        `call${fusion.calls_a_collective === 1 ? "" : "s"} a collective`),
       fact(bytes(fusion.median_bytes), "a collective, median")),
     figure(fusionChart(fusion)),
     closed("Table", table("Collectives by the number of their tensors", columns, fusion.rows)));

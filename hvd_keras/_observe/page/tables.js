@@ -12,6 +12,7 @@ function el(tag, attributes, ...children) {
 }
 
 const NONE = "\u2013";
+const LONG = 20; // rows: a table with more scrolls in itself
 
 function digits(value) {
   if (value === null || value === undefined) return NONE;
@@ -23,7 +24,7 @@ function digits(value) {
 
 const ms = (value) => (value === null ? NONE : `${digits(value)} ms`);
 const percent = (share) =>
-  share === null ? NONE : `${digits(Number((100 * share).toFixed(1)))} %`;
+  share === null ? NONE : `${digits(Number((100 * share).toFixed(share < 0.1 ? 1 : 0)))} %`;
 
 function bytes(value) {
   for (const unit of ["B", "KiB", "MiB"]) {
@@ -73,15 +74,20 @@ function table(caption, columns, rows) {
   fill(rows);
   const made = el("table", {}, el("caption", {}, caption),
     el("thead", {}, el("tr", {}, ...heads)), body);
-  return el("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption }, made);
+  const kind = rows.length > LONG ? "table long" : "table";
+  return el("div", { class: kind, tabindex: "0", role: "region", "aria-label": caption }, made);
 }
 
 function cell(column, row) {
   const style = column.number ? "number" : column.name ? "name" : null;
-  const content = column.cell
-    ? column.cell(row)
-    : [String(column.text ? column.text(row) : column.value(row))];
+  const text = () => String(column.text ? column.text(row) : column.value(row));
+  const content = column.cell ? column.cell(row) : column.name ? parts(text()) : [text()];
   return el("td", { class: style }, ...content);
+}
+
+// A name may break behind "/" and "_".
+function parts(name) {
+  return name.split(/(?<=[/_])/).flatMap((part) => [part, el("wbr")]);
 }
 
 function compare(a, b) {
