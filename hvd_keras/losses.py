@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras._gradients.batch import mean_over_ranks
+from hvd_keras._gradients.batch import count_dtype, mean_over_ranks
 from hvd_keras._job import state
 from hvd_keras._keras.steps import running_batch
 from hvd_keras.data import _own_loops
@@ -71,7 +71,7 @@ def global_mean(
         count = weights if by_weights else count
     total = keras.ops.sum(values * weights)
     # float16 would overflow.
-    own = keras.ops.sum(keras.ops.cast(count, "float32"))
+    own = keras.ops.sum(keras.ops.cast(count, count_dtype()))
     # In a step of `fit`, a rank's loss gets the weight of its rows later.
     batch = running_batch()
     if batch is not None and batch.process_set is process_set:

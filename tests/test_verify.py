@@ -345,6 +345,22 @@ def test_random_numbers_of_a_rank_are_known_before_the_script(
     assert run("0").startswith("next one")
 
 
+def test_a_script_may_still_choose_its_precision(tmp_path: Path) -> None:
+    code = """
+        import hvd_keras, keras
+        keras.config.set_floatx("float64")
+        print(keras.layers.Dense(1).dtype_policy.name)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=clean_environ(HVD_VERIFY=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "float64"
+
+
 @pytest.mark.thorough
 def test_tensorflow_shuffles_by_the_seed_of_the_script(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")

@@ -152,7 +152,7 @@ class Backend:
         process_set: ProcessSet,
         chain: list[Tensor],
     ) -> Tensor:
-        """Returns the mean of a small float32 tensor over the ranks.
+        """Returns the mean of a small tensor of floats over the ranks.
 
         Args:
             value: The tensor.

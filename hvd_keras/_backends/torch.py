@@ -111,7 +111,7 @@ class TorchBackend(Backend):
         process_set: ProcessSet,
         chain: list[Any],
     ) -> torch.Tensor:
-        mine = value.detach().cpu().numpy().astype(np.float32)
+        mine = value.detach().cpu().numpy()
         (mean,) = _native.core().allreduce(
             name,
             [mine],

@@ -31,15 +31,22 @@ from hvd_keras.data._counts import Counts
 from hvd_keras.process_set import ProcessSet
 
 
+def count_dtype() -> str:
+    """Returns the dtype of counts and of weights, in which no digit is lost."""
+    is_wide = keras.config.floatx() == "float64"
+    has_it = _backends.current().has_float64
+    return "float64" if is_wide and has_it else "float32"
+
+
 def mean_over_ranks(
     value: Any, name: str, process_set: ProcessSet, chain: list[Any]
 ) -> Any:
-    """Returns the mean of a scalar over the ranks, as a float32 tensor.
+    """Returns the mean of a scalar over the ranks, in `count_dtype`.
 
     Calls with the same `chain`, a list that is empty at first, run one after
     the other.
     """
-    value = keras.ops.cast(keras.ops.convert_to_tensor(value), "float32")
+    value = keras.ops.cast(keras.ops.convert_to_tensor(value), count_dtype())
     value = keras.ops.stop_gradient(value)
     return _backends.current().mean_over_ranks(value, name, process_set, chain)
 
@@ -160,12 +167,14 @@ class Batch:
         if counts is None:
             both = self._real, self._first_that_count()
             means = self._mean(
-                keras.ops.stack([keras.ops.cast(n, "float32") for n in both])
+                keras.ops.stack(
+                    [keras.ops.cast(n, count_dtype()) for n in both]
+                )
             )
             self._mean_first = means[-1]
             self._weight = _divided(self._real, means[0])
         elif counts.rest:
-            real = keras.ops.cast(self._real, "float32")
+            real = keras.ops.cast(self._real, count_dtype())
             self._mean_first = keras.ops.where(
                 keras.ops.equal(real, float(counts.batch_size)),
                 float(counts.batch_size),
@@ -180,7 +189,7 @@ class Batch:
         if self._is_row is None:
             return self._first
         ratio = _divided(self._real, self._rows)
-        return ratio * keras.ops.cast(self._first, "float32")
+        return ratio * keras.ops.cast(self._first, count_dtype())
 
     # ---- The loss ----
 
@@ -244,9 +253,9 @@ class Batch:
         shape = getattr(sample_weight, "shape", ())
         if not (self._is_shared and self._asks and len(shape)):
             return sample_weight
-        weights = keras.ops.cast(sample_weight, "float32")
+        weights = keras.ops.cast(sample_weight, count_dtype())
         count = _divided(self._real, self._rows) * keras.ops.cast(
-            keras.ops.size(weights), "float32"
+            keras.ops.size(weights), count_dtype()
         )
         means = self._mean(
             keras.ops.stack([keras.ops.sum(weights), self._kept(count)])
@@ -261,7 +270,7 @@ class Batch:
             count: What each counts, in the same shape.
         """
         self.has_known_mean = True
-        count = keras.ops.cast(count, "float32")
+        count = keras.ops.cast(count, count_dtype())
         if self.is_partial:
             self.leaves_out = True
             shape = [-1] + [1] * (len(terms.shape) - 1)
@@ -305,12 +314,12 @@ class Batch:
                 sample_weight, mask, reduction, dtype
             )
             # Filling has the weight 0 here.
-            own = keras.ops.sum(keras.ops.cast(weights, "float32"))
+            own = keras.ops.sum(keras.ops.cast(weights, count_dtype()))
             return own, own if self.is_partial else self._kept(own)
         if mask is None:
-            valid = keras.ops.ones_like(values, dtype="float32")
+            valid = keras.ops.ones_like(values, dtype=count_dtype())
         else:
-            valid = keras.ops.cast(mask, "float32")
+            valid = keras.ops.cast(mask, count_dtype())
         own = keras.ops.sum(valid)
         if self.is_partial and self._is_row is not None:
             shape = [-1] + [1] * (len(valid.shape) - 1)
@@ -328,7 +337,8 @@ class Batch:
 
     def tracked(self, loss: Any, num_rows: Any) -> tuple[Any, Any]:
         weight, mean = self.weight, self._mean_first
-        mean = num_rows if mean is None else mean
+        if mean is None:
+            mean = keras.ops.cast(num_rows, count_dtype())
         if len(loss.shape) and self._is_shared:  # Keras reports its mean
             loss = loss / keras.ops.cast(self._sum_factor, loss.dtype)
             if self.is_partial:
@@ -340,7 +350,7 @@ class Batch:
             return loss, weight * mean
         if self.is_partial:
             ratio = _divided(self._real, self._rows)
-            num_rows = ratio * keras.ops.cast(num_rows, "float32")
+            num_rows = ratio * keras.ops.cast(num_rows, count_dtype())
         return loss, num_rows
 
     def weighed(self, weight: Any, *, is_of_output: bool) -> Any:
@@ -349,12 +359,12 @@ class Batch:
             return own
         if is_of_output and own is not None and not self._known.are_same:
             mean = keras.ops.cast(
-                keras.ops.convert_to_tensor(weight), "float32"
+                keras.ops.convert_to_tensor(weight), count_dtype()
             )
             return self._mean(mean) * own
         if self.is_partial:
             ratio = _divided(self._real, self._rows)
-            weight = ratio * keras.ops.cast(weight, "float32")
+            weight = ratio * keras.ops.cast(weight, count_dtype())
         return weight
 
     def has_rows_of(self, structure: Any) -> bool:
@@ -425,14 +435,14 @@ def _is_row(weights: Any) -> Any:
     """
     first = (slice(None), *[0] * (len(weights.shape) - 1))
     column = weights[first]
-    inverse = keras.ops.divide(1.0, keras.ops.cast(column, "float32"))
+    inverse = keras.ops.divide(1.0, keras.ops.cast(column, count_dtype()))
     return keras.ops.cast(
-        keras.ops.not_equal(inverse, -float("inf")), "float32"
+        keras.ops.not_equal(inverse, -float("inf")), count_dtype()
     )
 
 
 def _divided(numerator: Any, denominator: Any) -> Any:
     return keras.ops.divide_no_nan(
-        keras.ops.cast(numerator, "float32"),
-        keras.ops.cast(denominator, "float32"),
+        keras.ops.cast(numerator, count_dtype()),
+        keras.ops.cast(denominator, count_dtype()),
     )

@@ -173,7 +173,8 @@ class _Watched:
             weights = _class_weights(step.y, call.class_weight)
             if step.marks is not None:
                 shape = [-1] + [1] * (len(weights.shape) - 1)
-                weights = weights * keras.ops.reshape(step.marks, shape)
+                marks = keras.ops.cast(step.marks, weights.dtype)
+                weights = weights * keras.ops.reshape(marks, shape)
             step.sample_weight, step.marks = weights, None
             data = (step.x, step.y, weights)
         elif step.marks is not None:
@@ -272,7 +273,7 @@ def _class_weights(y: Any, class_weight: dict[int, float]) -> Any:
     weights = [
         class_weight.get(each, 1.0) for each in range(max(class_weight) + 1)
     ]
-    table = keras.ops.convert_to_tensor(weights, dtype="float32")
+    table = keras.ops.convert_to_tensor(weights, dtype=keras.config.floatx())
     known = keras.ops.minimum(y, len(weights) - 1)
     return keras.ops.where(
         y < len(weights), keras.ops.take(table, known, axis=0), 1.0

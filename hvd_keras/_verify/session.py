@@ -59,12 +59,7 @@ class Session:
         self._num_fit_steps = 0
         self._noted: set[str] = set()
         self._seen: dict[int, tuple[str, Any]] = {}
-        self._writer.add(
-            "note",
-            "process",
-            backend=keras.backend.backend(),
-            half="16" in str(keras.config.dtype_policy().compute_dtype),
-        )
+        self._writer.add("note", "process", backend=keras.backend.backend())
 
     def note(self, what: str, **facts: Any) -> None:
         """Notes something about the script, once."""
@@ -140,7 +135,13 @@ class Session:
             "draws", name, {"state": np.int64(state)}, step=self._step
         )
 
+    def _note_precision(self) -> None:
+        # Not before a step: Keras would keep the policy that it is asked for.
+        compute = str(keras.config.dtype_policy().compute_dtype)
+        self.note("precision", half="16" in compute)
+
     def _begin(self, model: Any, data: Any, state: Any) -> None:
+        self._note_precision()
         leaves = leaves_of(data)
         names = [name for name, _ in leaves]
 
@@ -250,6 +251,7 @@ class Session:
     ) -> None:
         """Records the gradients after they were reduced."""
         names = _names_of(variables)
+        self._note_precision()
 
         def told(*arrays: Any) -> None:
             found = dict(zip(names, arrays, strict=True))
