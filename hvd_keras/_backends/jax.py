@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hvd_keras._backends.interface import Array, Backend
+from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.jax_products import products_of_rows
 from hvd_keras._backends.jax_sums import adds_up_rows, are_changed, marked
 from hvd_keras._backends.notes import Note
@@ -142,6 +143,13 @@ class JaxBackend(Backend):
     @property
     def has_float64(self) -> bool:
         return bool(jax.config.jax_enable_x64)
+
+    def describe(self, variable: Any) -> TensorInfo:
+        info = super().describe(variable)
+        if self.has_float64:
+            return info
+        # What Keras calls float64 is float32 then.
+        return dataclasses.replace(info, dtype=info.dtype.replace("64", "32"))
 
     def sum_in_layer(
         self, tensor: Any, name: Callable[[], str], process_set: ProcessSet

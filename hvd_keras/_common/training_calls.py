@@ -52,8 +52,7 @@ def watch_jax() -> None:
             fun: Any, argnums: Any = 0, *rest: Any, **kw: Any
         ) -> Any:
             what = f"`jax.{original.__name__}`"
-            training_signs.note_gradient(what, _OF_JAX)
-            return _seen(original(fun, argnums, *rest, **kw), argnums)
+            return _seen(original(fun, argnums, *rest, **kw), argnums, what)
 
         return differentiate
 
@@ -61,11 +60,12 @@ def watch_jax() -> None:
         replace(jax, name, noting)
 
 
-def _seen(function: Any, argnums: Any) -> Any:
+def _seen(function: Any, argnums: Any, what: str) -> Any:
     """Returns a function that computes gradients, and lets others see them."""
 
     @functools.wraps(function)
     def compute(*args: Any, **kw: Any) -> Any:
+        training_signs.note_gradient(what, _OF_JAX)
         result = function(*args, **kw)
         for look in training_signs.at_gradients:
             is_one = isinstance(argnums, int)

@@ -62,6 +62,8 @@ at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
 # Called with what functions of JAX compute gradients for, and their results.
 at_gradients: list[Callable[[Any, Any], None]] = []
+# Called with the ranks that average gradients of JAX as they are.
+at_plain_mean: list[Callable[[Any], None]] = []
 apart: Apart | None = None
 has_broadcast_weights = False  # so ranks mean to train one model
 # Elements of tensors that were reduced by calls, while it trains.

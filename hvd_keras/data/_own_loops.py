@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from hvd_keras._common import training_signs
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import advice
@@ -180,6 +181,9 @@ def note_reduction(process_set: ProcessSet) -> None:
         _open[-1].train()
     elif not _open and not _reduces.is_next:
         _reduces.is_next = _reads_data_itself()
+
+
+training_signs.at_plain_mean.append(note_reduction)
 
 
 def _reads_data_itself() -> bool:

@@ -17,7 +17,7 @@ import sys
 import types
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ from hvd_keras._common import remarks, training_signs
 from hvd_keras._job import last_words, state
 from hvd_keras._values import end_weights
 from hvd_keras.jax._tracers import behind, made_by, operands
+from hvd_keras.process_set import ProcessSet
+from hvd_keras.reduce_op import Average
 
 _MOST = 100  # calls that compute gradients, of which none was reduced
 
@@ -36,35 +38,68 @@ class _Start(NamedTuple):
 
     Attributes:
         numbers: Of the first values.
-        shapes: Of the values, as a text.
+        forms: The shape and dtype of each value.
         num_bytes: The size of the values.
         num_moved: The bytes that were broadcast before.
+        are_results: Whether a program gives the gradients to Python.
     """
 
     numbers: list[float]
-    shapes: str
+    forms: list[tuple[Any, ...]]
     num_bytes: int
     num_moved: int
     values: list[weakref.ref[Any]]
     gradients: list[weakref.ref[Any]]
+    are_results: bool
 
 
 _starts: list[_Start] = []
 _num_seen = 0
 _reduced: _Start | None = None
+_given: list[Any] = []  # the last arrays that were reduced outside of programs
 
 
-def note_reduced(arrays: Iterable[Any]) -> None:
+def note_reduced(
+    arrays: Sequence[Any], op: Any, process_set: ProcessSet
+) -> None:
     """Notes arrays that a call of the user reduces, maybe gradients."""
+    if _starts and _is_reduced(arrays) and op in (None, Average):
+        for look in training_signs.at_plain_mean:
+            look(process_set)
+
+
+def _is_reduced(arrays: Sequence[Any]) -> bool:
+    """Whether these are gradients, and have been changed by nobody."""
     global _reduced
-    if not _starts:
-        return
     for array in arrays:
+        if not isinstance(array, jax.core.Tracer):
+            _given.append(array)
         for start in _starts:
-            if _is_made_of(array, _ids(start.gradients), _ids(start.values)):
+            if (start.are_results and _are_given(start)) or _is_made_of(
+                array, _ids(start.gradients), _ids(start.values)
+            ):
                 _reduced = start
+                own = _ids(start.gradients)
                 _starts.clear()
-                return
+                _given.clear()
+                return start.are_results or id(behind(array)) in own
+    del _given[: -max(len(start.forms) for start in _starts)]
+    return False
+
+
+def _are_given(start: _Start) -> bool:
+    """Whether the last arrays look like gradients that a program gave.
+
+    Ranks may also average parameters after some steps, which are near the first
+    ones.
+    """
+    arrays = _given[-len(start.forms) :]
+    if [_form(each) for each in arrays] != start.forms:
+        return False
+    numbers = end_weights.some_of(arrays)
+    pairs = list(zip(numbers, start.numbers, strict=False))
+    apart = sum((now - first) ** 2 for now, first in pairs)
+    return apart > 0.5 * sum(first**2 for _, first in pairs)
 
 
 def _note(values: Any, result: Any) -> None:
@@ -74,16 +109,22 @@ def _note(values: Any, result: Any) -> None:
         return
     _num_seen += 1
     with contextlib.suppress(Exception):  # such as keys, or a private name
-        _starts.append(_start_of(values, result))
+        _starts.append(_start_of(values, result, _is_program()))
 
 
-def _start_of(values: Any, result: Any) -> _Start:
+def _is_program() -> bool:
+    """Whether JAX itself has called what computes the gradients."""
+    caller = sys._getframe(3)  # behind `_note` and its caller
+    return str(caller.f_globals.get("__name__")).startswith("jax.")
+
+
+def _start_of(values: Any, result: Any, are_results: bool) -> _Start:
     leaves = jax.tree.leaves(values)
     forms = list(map(_form, leaves))
     known = list(_known(leaves, forms))
     return _Start(
         end_weights.some_of(known),
-        str(forms),
+        forms,
         sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms),
         _native.core().num_broadcast_bytes(),
         list(map(weakref.ref, leaves)),
@@ -92,11 +133,12 @@ def _start_of(values: Any, result: Any) -> _Start:
             for leaf in jax.tree.leaves(result)
             if _form(leaf) in forms
         ],
+        are_results,
     )
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
-    return tuple(leaf.shape), leaf.dtype
+    return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", None)
 
 
 def _known(leaves: list[Any], forms: list[Any]) -> Iterator[Any]:
@@ -165,7 +207,7 @@ def _tell(job: state.Job) -> None:
     num_moved = _native.core().num_broadcast_bytes() - start.num_moved
     if num_moved >= start.num_bytes:  # a program may do so after its first step
         return
-    number = zlib.crc32(f"{start.shapes} {len(start.numbers)}".encode())
+    number = zlib.crc32(f"{start.forms} {len(start.numbers)}".encode())
     training = training_signs.gradient
     at = f" at {training.place}" if training and training.place else ""
     text = (
