@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from hvd_keras import exceptions
+from hvd_keras._common.training_signs import CURE_OF_MODELS
 
 # `ToFfiError` in tf_ops/xla/ffi_request.cc writes this, because XLA passes on
 # only the text of an error.
@@ -39,5 +40,9 @@ def error_in(text: str) -> exceptions.HvdError | None:
     if match is None:
         return None
     found = getattr(exceptions, f"{match[1]}Error", exceptions.InternalError)
-    error: exceptions.HvdError = found(with_subject(text[match.end() :]))
+    told = text[match.end() :]
+    known = with_subject(told)
+    if known != told and "ranks disagree on the shape" in known:
+        known += f". {CURE_OF_MODELS}"
+    error: exceptions.HvdError = found(known)
     return error

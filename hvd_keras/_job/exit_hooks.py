@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from hvd_keras import exceptions
 from hvd_keras._common import remarks, training_signs, user_code
+from hvd_keras._common.error_text import error_in
 from hvd_keras._records.evidence import IN_FIT
 
 _EAGER_WRAPPING = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$")
@@ -151,7 +152,14 @@ def _goes_on_after_exceptions() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
+# JAX raises these for the errors of a program.
+_OF_XLA = ("JaxRuntimeError", "XlaRuntimeError")
+
+
 def describe(kind: type[BaseException], value: BaseException) -> str:
+    ours = error_in(str(value)) if kind.__name__ in _OF_XLA else None
+    if ours is not None:
+        kind, value = type(ours), ours
     name, lines = kind.__name__, str(value).strip().splitlines()
     if name in exceptions.__all__ and not issubclass(kind, exceptions.HvdError):
         name = f"{kind.__module__.partition('.')[0]}.{name}"  # not ours

@@ -15,6 +15,8 @@ _OF_OURS = {
     "files": "`hvd.shard`",
     "records": "`hvd.shard`",
     "DistributedOptimizer": "the first step of the optimizer",
+    "gradients": "the first step of the optimizer",
+    "Model": "`model.save`",
     "assert_equal_on_all_ranks": "`hvd.assert_equal_on_all_ranks`",
     "StepsGuard": "the next batch of `fit`",
     "KerasState": "`hvd.elastic.KerasState`",
@@ -31,8 +33,8 @@ _CALLBACKS = (
 )
 # Of a call without `name`: what it is, and its number.
 _UNNAMED = re.compile(
-    r"((?:grouped_)?(?:allreduce|allgather|reducescatter)|alltoall|barrier|"
-    r"broadcast|join)\.\d+(?:/.*)?"
+    r"(?:(torch|jax)\.)?((?:grouped_)?(?:allreduce|allgather|reducescatter)|"
+    r"alltoall|barrier|broadcast|join)(?:\.(?:call|program))?\.\d+(?:/.*)?"
 )
 _GRADIENTS = "the sum of the gradients"
 _BEHIND_BATCH = "the check behind a batch of `fit`"
@@ -53,8 +55,14 @@ def is_of_step(record: Record) -> bool:
 def words_of(record: Record) -> str:
     """Returns the call in words; its name in quotes if the user made it."""
     unnamed = _UNNAMED.fullmatch(record.name)
-    own = f"`hvd.{unnamed[1]}`" if unnamed else f"'{record.name}'"
+    own = _call(*unnamed.groups()) if unnamed else f"'{record.name}'"
     return _of_ours(record.name) or own
+
+
+def _call(package: str | None, kind: str) -> str:
+    if package == "torch" and kind == "broadcast":
+        return "`hvd.broadcast` or `hvd.broadcast_parameters`"
+    return f"`hvd_keras.jax.{kind}`" if package == "jax" else f"`hvd.{kind}`"
 
 
 def called(record: Record) -> str:

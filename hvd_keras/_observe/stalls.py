@@ -121,6 +121,11 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
             "(0)` compares them first and stops all together, and a loop may "
             "end with `hvd.join()`"
         )
+    elif call.name == "fit/data":
+        cure += (
+            ". If it did call `fit`, then with a plain optimizer: make a "
+            "distributed one on all ranks"
+        )
     if rank.exit_call.endswith(IN_FIT):
         how += ","
         cure = _CURE_OF_EXITS

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hvd_keras import _native
-from hvd_keras._common import remarks, training_signs
+from hvd_keras._common import error_text, remarks, training_signs
 from hvd_keras._job import last_words, state
 from hvd_keras._values import end_weights
 from hvd_keras.jax._tracers import behind, made_by, operands
@@ -39,6 +39,7 @@ class _Start(NamedTuple):
     Attributes:
         numbers: Of the first values.
         forms: The shape and dtype of each value.
+        names: Where each value is.
         num_bytes: The size of the values.
         num_moved: The bytes that were broadcast before.
         are_results: Whether a program gives the gradients to Python.
@@ -46,6 +47,7 @@ class _Start(NamedTuple):
 
     numbers: list[float]
     forms: list[tuple[Any, ...]]
+    names: list[str]
     num_bytes: int
     num_moved: int
     values: list[weakref.ref[Any]]
@@ -60,10 +62,15 @@ _given: list[Any] = []  # the last arrays that were reduced outside of programs
 
 
 def note_reduced(
-    arrays: Sequence[Any], op: Any, process_set: ProcessSet
+    name: str, arrays: Sequence[Any], op: Any, process_set: ProcessSet
 ) -> None:
     """Notes arrays that a call of the user reduces, maybe gradients."""
-    if _starts and _is_reduced(arrays) and op in (None, Average):
+    if not _starts:
+        return
+    is_plain = _is_reduced(arrays)
+    if _reduced is not None and len(_reduced.names) == len(arrays):
+        error_text.note_gradients(name, _reduced.names)
+    if is_plain and op in (None, Average):
         for look in training_signs.at_plain_mean:
             look(process_set)
 
@@ -119,12 +126,13 @@ def _is_program() -> bool:
 
 
 def _start_of(values: Any, result: Any, are_results: bool) -> _Start:
-    leaves = jax.tree.leaves(values)
+    paths, leaves = zip(*jax.tree.leaves_with_path(values), strict=True)
     forms = list(map(_form, leaves))
-    known = list(_known(leaves, forms))
+    known = list(_known(list(leaves), forms))
     return _Start(
         end_weights.some_of(known),
         forms,
+        [f"params{jax.tree_util.keystr(path)}" for path in paths],
         sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms),
         _native.core().num_broadcast_bytes(),
         list(map(weakref.ref, leaves)),

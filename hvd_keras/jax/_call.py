@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,6 +193,7 @@ def is_floating(array: Any) -> bool:
 @functools.cache
 def _register() -> None:
     library = _native.xla()
+    atexit.register(_end_quietly)
     # Even with GPUs, some programs may run on the CPU.
     platforms = {"cpu": "HvdFfi"}
     if jax.default_backend() == "gpu":
@@ -200,6 +204,19 @@ def _register() -> None:
             jax.ffi.register_ffi_target(
                 f"hvd_{kind}", jax.ffi.pycapsule(handler), platform=platform
             )
+
+
+def _end_quietly() -> None:
+    """Waits for what runs yet, before JAX waits in a job that has ended.
+
+    JAX keeps private tokens of calls with side effects until the process ends,
+    and prints the errors of those that fail; somebody has got these before.
+    """
+    with contextlib.suppress(Exception):
+        if not hasattr(sys, "last_value"):  # else a peer may never come
+            jax.effects_barrier()
+    with contextlib.suppress(Exception):
+        importlib.import_module("jax._src.dispatch").runtime_tokens.clear()
 
 
 def _allow_in_checkpoint() -> None:

@@ -398,3 +398,58 @@ def test_jax_loops_that_begin_apart(
     if is_told:
         assert "they began with other values" in words[0]
         assert "on rank 1" in words[0]
+
+
+_SPLIT = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import hvd_keras as hvd
+import hvd_keras.jax
+hvd.init()
+x = np.arange(3.0 * {rows}).reshape(-1, 3)
+def loss(params, x):
+    return jnp.mean((x @ params["w"] + params["b"]) ** 2)
+gradient_of = jax.jit(jax.grad(loss))
+key = jax.random.PRNGKey({seed})
+params = dict(b=jnp.zeros(2), w=jax.random.normal(key, (3, 2)))
+params = {first}
+for batch in hvd.shard(x, global_batch_size=8):
+    gradients = gradient_of(params, jnp.asarray(np.asarray(batch)))
+    gradients = {gradients}
+    params = jax.tree.map(lambda p, g: p - 1e-4 * g, params, gradients)
+    params = {then}
+"""
+_REDUCED = "hvd_keras.jax.allreduce(gradients)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({}, "it reduced no gradient"),
+        ({"gradients": _REDUCED}, ""),
+        (
+            {"gradients": _REDUCED, "first": "params", "seed": "hvd.rank()"},
+            "they began with other values",
+        ),
+        (
+            {
+                "first": "params",
+                "seed": "hvd.rank()",
+                "then": "hvd_keras.jax.allreduce(params)",
+            },
+            "",
+        ),
+        ({"gradients": _REDUCED, "rows": "29"}, "unequal numbers of rows"),
+    ],
+    ids="alone right seeds averaged uneven".split(),
+)
+def test_jax_programs_that_give_gradients_to_python(
+    parts: dict[str, str], told: str
+) -> None:
+    pytest.importorskip("jax")
+    usual = {"seed": "0", "rows": "32", "gradients": "gradients"}
+    usual |= {"first": "hvd_keras.jax.broadcast_pytree(params)"}
+    words = _words_of(_SPLIT.format(**{"then": "params", **usual, **parts}))
+    assert len(words) == bool(told), words
+    assert told in " ".join(words)

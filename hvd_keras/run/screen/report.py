@@ -31,7 +31,8 @@ _HABITS = {
     ),
     r"No module named 'hvd_keras'": (
         "the Python that the command has started lacks hvd_keras; "
-        f"{sys.executable} has it: `hvdrun -np 2 {sys.executable} ...`"
+        f"{sys.executable} has it: put it in the place of that Python in the "
+        "command of hvdrun"
     ),
     r"DistributedOptimizer\(\) .* 'named_parameters'": (
         "for torch, `import hvd_keras.torch as hvd`, see docs/torch.md"
@@ -43,6 +44,10 @@ _HABITS = {
         "hvd.rank())` deals the rows, see docs/torch.md"
     ),
 }
+# What JAX puts before an error of a program.
+_BEFORE_OURS = re.compile(
+    r"^[\w.]*: INTERNAL: (Error dispatching computation: )*(?=hvd_keras\.)"
+)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -57,7 +62,8 @@ def last_error_line(stderr: RankStream | None) -> str:
     lines = _without_noise(stderr.last_lines)
     errors = [line for line in lines if _ERROR.match(line)]
     line = (errors or lines or [b""])[-1]
-    return _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
+    text = _ESCAPE.sub("", line.decode("utf-8", "replace")).strip()
+    return _BEFORE_OURS.sub("", text)
 
 
 def last_traceback(stderr: RankStream | None) -> str:
