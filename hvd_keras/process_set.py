@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hvd_keras._common import training_signs
 from hvd_keras._job import registration, state
 from hvd_keras._native import gpu
 from hvd_keras.exceptions import InvalidArgumentError
@@ -329,6 +330,7 @@ def _register(
     for new_id, one in by_id.items():
         one.process_set_id = new_id
         registry.sets[new_id] = one
+    training_signs.has_own_sets |= bool(sets)
     return sets
 
 

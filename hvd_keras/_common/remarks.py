@@ -15,7 +15,7 @@ class Remark(NamedTuple):
 
     Attributes:
         about: Of the remarks with the same `about`, the first counts.
-        text: One line.
+        text: One line; "": that of another rank, if one has it.
         fewest: How many ranks must say it before it counts.
         value: If there is one, a list of numbers or texts as JSON: what counts
             is that they differ by rank. Of a text, the first word is a checksum
@@ -48,7 +48,8 @@ _kept: dict[str, Remark] = {}
 def keep(text: str, about: str = "", fewest: int = 1, value: str = "") -> None:
     """Keeps a remark until the end of the job."""
     about = about or text
-    _kept.setdefault(about, Remark(about, text, fewest, value))
+    if about not in _kept or not _kept[about].text:
+        _kept[about] = Remark(about, text, fewest, value)
 
 
 def take() -> list[Remark]:

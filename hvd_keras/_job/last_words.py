@@ -99,7 +99,8 @@ def _found() -> dict[str, str]:
         return {}
     at = f" at {training.place}" if training.place else ""
     received = f"Received: {training.what}{at}."
-    if not (_has_shared or training.is_of_others):
+    is_meant = training.is_of_others or training_signs.has_own_sets
+    if not (_has_shared or is_meant):
         what, cure = "reduced no gradient", training.cure
         if not _has_broadcast:
             what += " and broadcast no variable"

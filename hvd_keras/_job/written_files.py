@@ -122,13 +122,16 @@ def tell() -> None:
             )
         remarks.keep(text, f"file {host}:{about}", fewest=2)
     for path, (place, size, is_late) in _appended.items():
-        if _has_copies(path, size, is_late):
-            text = (
-                f"Each has appended to {_shown(path)!r} at {place}, and its "
-                "lines are there more than once. Write it on one rank, under "
-                "`if hvd.rank() == 0:`."
-            )
-            remarks.keep(text, f"file {host}:{path}", fewest=2)
+        text = (
+            f"Each has appended to {_shown(path)!r} at {place}, and its "
+            "lines are there more than once. Write it on one rank, under "
+            "`if hvd.rank() == 0:`."
+        )
+        # The last rank to end may be the only one that sees it.
+        has_copies = _has_copies(path, size, is_late)
+        remarks.keep(
+            text if has_copies else "", f"file {host}:{path}", fewest=2
+        )
 
 
 def _shown(path: str) -> str:

@@ -46,8 +46,10 @@ class RemarksOfRanks:
                 return
             self._room[is_of_several] -= 1
             self._kept[remark.about] = remark, set()
-        _, ranks = self._kept[remark.about]
+        known, ranks = self._kept[remark.about]
         ranks.add(told.rank)
+        if not known.text:
+            self._kept[remark.about] = remark, ranks
 
     def __bool__(self) -> bool:
         return any(self.lines())
@@ -61,7 +63,8 @@ class RemarksOfRanks:
         counting = (
             (one, named)
             for one, ranks in self._kept.values()
-            if len(ranks) >= one.fewest
+            if one.text
+            and len(ranks) >= one.fewest
             and (named := [n for n in sorted(ranks) if not among or n in among])
         )
         for remark, ranks in itertools.islice(counting, _MOST):
