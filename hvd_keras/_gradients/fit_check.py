@@ -14,8 +14,8 @@ from hvd_keras._gradients import model_state
 from hvd_keras._gradients.distributed_class import distributed_parts_of
 from hvd_keras._gradients.loss_means import distributed_part_of
 from hvd_keras._gradients.start_check import unequal_start
+from hvd_keras._keras import advice, models
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras import models
 from hvd_keras._keras.hooks import Hooks
 from hvd_keras._values.agreement import Check, by_rank, together
 from hvd_keras.exceptions import MismatchError
@@ -102,6 +102,14 @@ def compare_models(callback_list: Any) -> None:
         for part in distributed_parts_of(optimizer)
         if part.hvd_start_check.is_due()
     ]
+    if (
+        due
+        and basics.is_initialized()
+        and basics.rank() == 0
+        and basics.size() != 1
+        and not keras_calls.has_front()
+    ):
+        advice.tell_of_own_statistics(model)
     if due and "model" not in checks and models.is_fully_built(model):
         if not due[0].included():
             note_as_equal(model)

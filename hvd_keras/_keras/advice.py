@@ -114,6 +114,11 @@ _OWN_LOGS = (
     "`fit(..., callbacks=[hvd.callbacks.MetricAverageCallback()])`. "
     "Received: %s."
 )
+_OWN_STATISTICS = (
+    "%s normalizes by the statistics of each rank's own rows, so the training "
+    "is near that of one process, not equal to it. For those of all rows: "
+    "`model = hvd.convert_sync_batch_normalization(model)` before `compile`."
+)
 _OWN_STOP = (
     "`EarlyStopping` has ended the training of all ranks because of metrics of "
     "some ranks' own rows: add `hvd.callbacks.MetricAverageCallback()`, which "
@@ -244,6 +249,23 @@ def tell_of_own_metrics(model: Any, *, in_fit: bool) -> None:
     if _told.get(model, set()).isdisjoint([_OWN_LOGS, _OWN_METRICS]):
         text = _OWN_LOGS if in_fit else _OWN_METRICS
         _tell(model, text, "a share of `hvd.shard`, no such callback,")
+
+
+def tell_of_own_statistics(model: Any) -> None:
+    """Says, once, that some layers see the rows of their rank alone."""
+    told = _told.setdefault(model, set())
+    names = [
+        layer.name
+        for layer in models.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+        and not hasattr(layer, "hvd_moments")
+    ]
+    if names and _OWN_STATISTICS not in told:
+        told.add(_OWN_STATISTICS)
+        shown = f"BatchNormalization ({', '.join(names[:3])}"
+        log.info(_OWN_STATISTICS % f"{shown}{', ...' * (len(names) > 3)})")
 
 
 def tell_of_own_logs(model: Any, callbacks: list[Any]) -> None:

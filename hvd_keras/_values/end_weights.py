@@ -54,12 +54,14 @@ def _tell(job: state.Job) -> None:
     if _taken is None or not _taken[0]:  # else others tell of it
         return
     _, names, numbers = _taken
+    training = training_signs.first or training_signs.gradient
+    at = f" at {training.place}" if training and training.place else ""
     number = zlib.crc32(f"{names} {len(numbers)}".encode())
     text = (
-        "The ranks have ended with different weights. Broadcast the first "
-        "values, and let all ranks make the same updates: by optimizers that "
-        "are distributed, at the same rates. "
-        f"Received: of what {names} has trained"
+        "The ranks have ended with different weights. "
+        f"{_cure_of_first_values()}, and let all ranks make the same updates: "
+        "by optimizers that are distributed, at the same rates. "
+        f"Received: of what {names} has trained{at}"
     )
     about = f"{remarks.TRAINS_ALONE} {number:08x}"
     remarks.keep(text, about, value=json.dumps(numbers))
@@ -86,7 +88,19 @@ def _take() -> None:
         alive = [one for ref in refs if (one := ref()) is not None]
         names += [name] if alive else []
         arrays += [getattr(one, "value", one) for one in alive]
-    _taken = num_updates, ", ".join(names), some_of(arrays)
+    counts = {name: names.count(name) for name in names}
+    told = [f"each of {n} {name}" if n > 1 else name
+            for name, n in counts.items()]  # fmt: skip
+    _taken = num_updates, ", ".join(told), some_of(arrays)
+
+
+def _cure_of_first_values() -> str:
+    """Says what broadcasts them, in what the program has imported."""
+    if "keras" in sys.modules:
+        return "Broadcast the first values by `hvd.broadcast_variables`"
+    if "torch" in sys.modules:
+        return "Broadcast the first values by `hvd.broadcast_parameters`"
+    return "Broadcast the first values"
 
 
 def some_of(arrays: list[Any]) -> list[float]:

@@ -98,6 +98,12 @@ def _has_rows_alone(data: Any) -> bool:
 
 def check_is_alone(others: tuple[Any, ...]) -> None:
     """Raises TypeError if inputs and targets are not one structure."""
+    if len(others) == 1 and isinstance(others[0], int):
+        raise TypeError(
+            "The batch size must be named: `hvd.shard(data, "
+            f"batch_size={others[0]})` for that of each rank, or "
+            "`global_batch_size=`. Received: a second argument without a name."
+        )
     if others:
         raise TypeError(
             "`data` must be one argument: pass inputs and targets as a tuple, "
@@ -214,8 +220,8 @@ def check_kind(
 ) -> None:
     if is_dataset and rows_of_batch is None:
         raise ValueError(
-            "`batch_size` or `global_batch_size` must be given: the rows of a "
-            "batch of each rank, or of all ranks together. "
+            "`batch_size` or `global_batch_size` must be given to `hvd.shard`: "
+            "the rows of a batch of each rank, or of all ranks together. "
             "Received: batch_size=None. A dataset that makes batches itself "
             "needs `batched=True`, too."
         )
@@ -227,8 +233,9 @@ def check_kind(
         )
     if not is_py_dataset and rows_of_batch is None:
         raise ValueError(
-            "`batch_size` or `global_batch_size` must be given, except for a "
-            "PyDataset, which makes batches itself. Received: neither."
+            "`batch_size` or `global_batch_size` must be given to `hvd.shard`, "
+            "and not to `fit`, except for a PyDataset, which makes batches "
+            "itself. Received: neither."
         )
     if is_dataset and shuffle:
         raise ValueError(

@@ -43,7 +43,8 @@ _CURE_OF_DATASETS = (
     "dataset of an epoch."
 )
 _CURE_OF_BATCHES = (
-    "Let `data` shuffle with a seed that is the same on all ranks, such as "
+    "If `data` is a share that each rank has made, give the whole data. If it "
+    "shuffles, let it do so with a seed that is the same on all ranks, such as "
     "`np.random.default_rng(1).shuffle(self.indices)`; or do not shuffle there "
     "and pass `shuffle=True` to `hvd.shard`."
 )

@@ -61,7 +61,7 @@ def plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
     has_most = spec.elastic is not None and spec.elastic.max_ranks
     if found.is_of_one_host:
         slots = sum(host.slots or 0 for host in found.hosts)
-        _check_num_proc(found.num_ranks or slots or None)
+        _check_num_proc(found.num_ranks or slots or None, spec.command)
         check_command(spec.command)
     elif not spec.command:
         raise UsageError(_NO_COMMAND)
@@ -154,7 +154,7 @@ def _plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
                 "`--nnodes` and a list of hosts must not be given together: "
                 "with a list, hvdrun starts the other hosts by itself."
             )
-        _check_num_proc(spec.num_ranks)
+        _check_num_proc(spec.num_ranks, spec.command)
         check_command(spec.command)
         of_hosts = placement.of_num_hosts(count, spec.num_ranks or 1)
         fewest, _ = _range_of_hosts(spec)
@@ -229,11 +229,16 @@ def _discovered(
     return dataclasses.replace(hosts, num_ranks=spec.num_ranks, may_grow=True)
 
 
-def _check_num_proc(number: int | None, num_machines: int = 1) -> None:
+def _check_num_proc(
+    number: int | None, command: Sequence[str] = (), num_machines: int = 1
+) -> None:
     if number is None:
+        is_late = any(word in ("-np", "--num-proc") for word in command)
+        late = "before the command, behind which all is its own"
         raise UsageError(
-            "`-np N` is missing: give the number of ranks, as in "
-            "`hvdrun -np 2 python train.py`. `hvdrun --help` tells all."
+            f"`-np N` is missing{' ' + late if is_late else ''}: give the "
+            "number of ranks, as in `hvdrun -np 2 python train.py`. "
+            "`hvdrun --help` tells all."
         )
     limit = max(256, 16 * (os.cpu_count() or 1)) * num_machines
     if not 1 <= number <= limit:
