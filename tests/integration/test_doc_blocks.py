@@ -59,6 +59,8 @@ def test_the_diff_of_the_readme_begins_with_the_unchanged_program() -> None:
     unchanged, changed = doc_blocks.read("README.md")
     assert doc_blocks.side_of_diff(diff, "-") == unchanged.code
     assert doc_blocks.side_of_diff(diff, "+") == changed.code
+    listed = [block.code for block in doc_blocks.read("docs/quickstart.md")]
+    assert changed.code in listed
 
 
 @pytest.mark.parametrize("page", doc_blocks.PAGES)
