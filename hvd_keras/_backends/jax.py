@@ -37,6 +37,15 @@ _numbers_of: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
 )
 
 
+# What JAX has in the place of dtypes of Keras, unless they are switched on.
+_HALVES = {
+    "complex128": "complex64",
+    "float64": "float32",
+    "int64": "int32",
+    "uint64": "uint32",
+}
+
+
 class JaxBackend(Backend):
     """Adapts JAX."""
 
@@ -146,10 +155,9 @@ class JaxBackend(Backend):
 
     def describe(self, variable: Any) -> TensorInfo:
         info = super().describe(variable)
-        if self.has_float64:
+        if self.has_float64 or info.dtype not in _HALVES:
             return info
-        # What Keras calls float64 is float32 then.
-        return dataclasses.replace(info, dtype=info.dtype.replace("64", "32"))
+        return dataclasses.replace(info, dtype=_HALVES[info.dtype])
 
     def sum_in_layer(
         self, tensor: Any, name: Callable[[], str], process_set: ProcessSet

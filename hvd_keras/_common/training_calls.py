@@ -49,10 +49,12 @@ def watch_jax() -> None:
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def differentiate(
-            fun: Any, argnums: Any = 0, *rest: Any, **kw: Any
+            fun: Any, argnums: Any = 0, has_aux: bool = False, **kw: Any
         ) -> Any:
-            what = f"`jax.{original.__name__}`"
-            return _seen(original(fun, argnums, *rest, **kw), argnums, what)
+            if not hasattr(argnums, "__index__"):
+                argnums = tuple(argnums)
+            function = original(fun, argnums, has_aux, **kw)
+            return _seen(function, argnums, has_aux, original.__name__)
 
         return differentiate
 
@@ -60,18 +62,25 @@ def watch_jax() -> None:
         replace(jax, name, noting)
 
 
-def _seen(function: Any, argnums: Any, what: str) -> Any:
+def _seen(function: Any, argnums: Any, has_aux: bool, name: str) -> Any:
     """Returns a function that computes gradients, and lets others see them."""
 
     @functools.wraps(function)
     def compute(*args: Any, **kw: Any) -> Any:
-        training_signs.note_gradient(what, _OF_JAX)
+        training_signs.note_gradient(f"`jax.{name}`", _OF_JAX)
         result = function(*args, **kw)
+        gradients = result
+        if name == "value_and_grad":
+            gradients = result[1]
+        elif has_aux:
+            gradients = result[0]
+        values = (
+            [args[n] for n in argnums]
+            if isinstance(argnums, tuple)
+            else args[argnums]
+        )
         for look in training_signs.at_gradients:
-            is_one = isinstance(argnums, int)
-            look(
-                args[argnums] if is_one else [args[i] for i in argnums], result
-            )
+            look(values, gradients, len(args) + len(kw) == 1)
         return result
 
     return compute

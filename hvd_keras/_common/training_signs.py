@@ -60,8 +60,9 @@ before_change: list[Callable[[], None]] = []
 # Called at the first sign of either kind.
 at_sign: list[Callable[[], None]] = []
 at_first: list[Callable[[Training], None]] = []
-# Called with what functions of JAX compute gradients for, and their results.
-at_gradients: list[Callable[[Any, Any], None]] = []
+# Called with what functions of JAX compute gradients for, the gradients, and
+# whether the functions have no other arguments.
+at_gradients: list[Callable[[Any, Any, bool], None]] = []
 # Called with the ranks that average gradients of JAX as they are.
 at_plain_mean: list[Callable[[Any], None]] = []
 apart: Apart | None = None

@@ -175,11 +175,12 @@ class Batch:
             self._weight = _divided(self._real, means[0])
         elif counts.rest:
             real = keras.ops.cast(self._real, count_dtype())
-            self._mean_first = keras.ops.where(
+            mean_first = keras.ops.where(
                 keras.ops.equal(real, float(counts.batch_size)),
                 float(counts.batch_size),
                 counts.rest / counts.num_ranks,
             )
+            self._mean_first = keras.ops.cast(mean_first, count_dtype())
             self._weight = _divided(real, self._mean_first)
 
     def _first_that_count(self) -> Any:

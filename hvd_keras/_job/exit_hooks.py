@@ -190,4 +190,6 @@ def _gist(lines: list[str]) -> str:
     told = [line for line in lines[1:] if line.strip()]
     if layer is None or not told:
         return gist
+    if told[0].endswith("Error encountered:") and len(told) > 1:
+        told = told[1:]  # what the layer's own code has raised
     return f"{_BOLD.sub('', told[0]).strip()} (in {layer[1]})"

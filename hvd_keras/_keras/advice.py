@@ -57,10 +57,11 @@ _UNEQUAL_ROWS = (
 _SAME_DATA = (
     "All ranks train on the same rows. If each was given all the data, "
     "share them out: `fit(hvd.shard((x, y), global_batch_size=...))`, with the "
-    "batch size of one process; a PyDataset by `hvd.shard(data)`; a generator "
-    "as docs/loaders.md#generators says. If each draws or picks its own rows, "
-    "their random seeds are equal: add `hvd.rank()` to the seed, for example "
-    "`np.random.default_rng(1 + hvd.rank())`. Received: %s."
+    "batch size of one process; a dataset or DataLoader of batches by "
+    "`hvd.shard(data, batched=True)`; a PyDataset by `hvd.shard(data)`; a "
+    "generator as docs/loaders.md#generators says. If each draws or picks its "
+    "own rows, their random seeds are equal: add `hvd.rank()` to the seed, for "
+    "example `np.random.default_rng(1 + hvd.rank())`. Received: %s."
 )
 CURE_OF_RATES = "A rate that the program sets must not depend on the rank."
 _RATES = (

@@ -15,8 +15,6 @@ _OF_OURS = {
     "files": "`hvd.shard`",
     "records": "`hvd.shard`",
     "DistributedOptimizer": "the first step of the optimizer",
-    "gradients": "the first step of the optimizer",
-    "Model": "`model.save`",
     "assert_equal_on_all_ranks": "`hvd.assert_equal_on_all_ranks`",
     "StepsGuard": "the next batch of `fit`",
     "KerasState": "`hvd.elastic.KerasState`",
@@ -34,8 +32,10 @@ _CALLBACKS = (
 # Of a call without `name`: what it is, and its number.
 _UNNAMED = re.compile(
     r"(?:(torch|jax)\.)?((?:grouped_)?(?:allreduce|allgather|reducescatter)|"
-    r"alltoall|barrier|broadcast|join)(?:\.(?:call|program))?\.\d+(?:/.*)?"
+    r"alltoall|barrier|broadcast|join)(?:\.(?:call|program))?"
+    r"(?:\.round_\d+)?\.\d+(?:/.*)?"
 )
+_OF_TORCH = re.compile(r"gradients(\.\d+)?/")
 _GRADIENTS = "the sum of the gradients"
 _BEHIND_BATCH = "the check behind a batch of `fit`"
 _OF_GRADIENTS = ("/bucket_", "/largest", "/nonfinite", "/loss_")
@@ -74,6 +74,10 @@ def called(record: Record) -> str:
 def _of_ours(name: str) -> str | None:
     if any(part in name for part in _OF_GRADIENTS):
         return _GRADIENTS
+    if _OF_TORCH.match(name):
+        return "the first step of the optimizer"
+    if name.startswith("Model.save/"):
+        return "`model.save`"
     if name.endswith(("/first_values", "/first_values/differing")):
         return "the first step of the optimizer or tape"
     if name == "SyncEarlyStopping":  # without "/epoch"

@@ -25,6 +25,7 @@ _MOST_NAMED = 4
 _CURE_OF_CALLS = (
     "make that call on all ranks, equally often, not under `if hvd.rank() == 0`"
 )
+_WITHOUT_KERAS = ("torch.", "jax.", "gradients/")  # names of collectives
 _CURE_OF_EXITS = (
     "let all ranks end alike; `self.model.stop_training = True` on one stops "
     "`fit` on all"
@@ -114,6 +115,11 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     if is_killed and caller.has_record:
         how = "left its script without ending it, as `os._exit(0)` does,"
         cure = _CURE_OF_EXITS
+    elif call.name.startswith(_WITHOUT_KERAS) and _has_repeated(rank, call):
+        cure = (
+            "give all ranks equally many batches, or end their loops with "
+            "`hvd.join()`"
+        )
     elif is_of_step(call) or _has_repeated(rank, call):
         cure = (
             "let all ranks take equally many epochs and steps, as `hvd.shard` "

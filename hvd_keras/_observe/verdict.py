@@ -71,7 +71,9 @@ def last_of(rank: Rank, who: str = "it") -> str:
     step = f"step {rank.num_steps}" if rank.num_steps else words_of(last)
     if rank.num_steps and is_of_user(last):
         step += f", then {words_of(last)}"
-    return f"; {who} finished {step} at {clock(last.ended)}"
+    # Its exchange comes at the beginning of a method of Keras.
+    did = "began" if step in ("`fit`", "`evaluate`") else "finished"
+    return f"; {who} {did} {step} at {clock(last.ended)}"
 
 
 def stay_of(rank: Rank) -> str:

@@ -38,7 +38,10 @@ def main() -> int:
         hvd.shard((x, y), batch_size=_ROWS),
         shuffle=False,
         verbose=0,
-        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+        ],
     )
     seconds = time.monotonic() - begin
     _say(

@@ -30,7 +30,8 @@ _CURES = {
     "arrays": (
         f"{_ALL}. What is drawn, split or shuffled before needs the same seed "
         "on all ranks, such as `keras.utils.set_random_seed(1)` or "
-        "`np.random.default_rng(1)`."
+        "`np.random.default_rng(1)`. Columns and classes must be those of all "
+        "rows."
     ),
     "tf.data.Dataset": _SHUFFLED,
     "function": (

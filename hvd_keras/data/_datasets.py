@@ -222,7 +222,7 @@ class Source:
         if self._late or found.blocked_by or not found.has_work:
             return found.blocked_by
         if self._keeps:
-            return "batches that are kept as they are"
+            return f"{_sources.last_stage_of(self.first)} of batches"
         if self._batched and (found.count is None or found.lengths is None):
             return "a `map` of batches"
         return "elements that are not alike"

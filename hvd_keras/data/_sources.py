@@ -264,6 +264,14 @@ def _name_of(dataset: Any) -> str:
     return f"`{re.sub('(?<!^)(?=[A-Z])', '_', kind).lower()}`"
 
 
+def last_stage_of(dataset: Any) -> str:
+    """Returns the name of the last stage that changes elements."""
+    while kind_of(dataset) in ("Options", "Prefetch", "Restructured"):
+        (dataset,) = dataset._inputs()
+    is_map = kind_of(dataset) in ("Map", "ParallelMap")
+    return "`map`" if is_map else _name_of(dataset)
+
+
 def _of_slices(dataset: Any) -> Rows | None:
     spec, tensors = dataset.element_spec, list(dataset._tensors)
     if _is_light(dataset) or not is_dense(spec):

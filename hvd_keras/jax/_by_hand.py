@@ -11,6 +11,7 @@ programs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import sys
@@ -18,9 +19,11 @@ import types
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import jax
+import numpy as np
 
 from hvd_keras import _native
 from hvd_keras._common import error_text, remarks, training_signs
@@ -28,70 +31,91 @@ from hvd_keras._job import last_words, state
 from hvd_keras._values import end_weights
 from hvd_keras.jax._tracers import behind, made_by, operands
 from hvd_keras.process_set import ProcessSet
-from hvd_keras.reduce_op import Average
+from hvd_keras.reduce_op import Average, Sum
 
 _MOST = 100  # calls that compute gradients, of which none was reduced
+_MOST_KEPT = 8  # of them
+_NUMBERS = 64  # that are told
 
 
-class _Start(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Start:
     """What one call computes gradients for, and the gradients.
 
     Attributes:
-        numbers: Of the first values.
+        numbers: Of the first values, for each.
         forms: The shape and dtype of each value.
         names: Where each value is.
-        num_bytes: The size of the values.
+        num_bytes: The size of each value.
         num_moved: The bytes that were broadcast before.
         are_results: Whether a program gives the gradients to Python.
+        reduced: The gradients that were reduced, by their places.
     """
 
-    numbers: list[float]
+    numbers: list[list[float]]
     forms: list[tuple[Any, ...]]
     names: list[str]
-    num_bytes: int
+    num_bytes: list[int]
     num_moved: int
     values: list[weakref.ref[Any]]
     gradients: list[weakref.ref[Any]]
     are_results: bool
+    reduced: set[int] = dataclasses.field(default_factory=set)
 
 
 _starts: list[_Start] = []
 _num_seen = 0
 _reduced: _Start | None = None
-_given: list[Any] = []  # the last arrays that were reduced outside of programs
+_num_left = 0  # arrays that are looked at yet, after the first gradient
+_given: list[weakref.ref[Any]] = []  # reduced outside of programs
 
 
 def note_reduced(
     name: str, arrays: Sequence[Any], op: Any, process_set: ProcessSet
 ) -> None:
     """Notes arrays that a call of the user reduces, maybe gradients."""
-    if not _starts:
+    if not _starts or op not in (None, Average, Sum):
         return
-    is_plain = _is_reduced(arrays)
-    if _reduced is not None and len(_reduced.names) == len(arrays):
-        error_text.note_gradients(name, _reduced.names)
-    if is_plain and op in (None, Average):
-        for look in training_signs.at_plain_mean:
-            look(process_set)
+    with contextlib.suppress(Exception):  # such as an array that is deleted
+        places, is_plain = _look(arrays)
+        if _reduced is not None and places:
+            names = [_reduced.names[place] for place in places]
+            error_text.note_gradients(name, names)
+        if is_plain and op != Sum:
+            for look in training_signs.at_plain_mean:
+                look(process_set)
 
 
-def _is_reduced(arrays: Sequence[Any]) -> bool:
-    """Whether these are gradients, and have been changed by nobody."""
-    global _reduced
+def _look(arrays: Sequence[Any]) -> tuple[list[int], bool]:
+    """Returns the places of the gradients among arrays.
+
+    Also, whether they are the first that are found, and nobody has changed
+    them.
+    """
+    global _reduced, _num_left
+    is_first, is_plain, found = _reduced is None, False, list[int]()
+    _starts[:] = [one for one in _starts if one.are_results or _ids(one, "g")]
+    known = [(one, _ids(one, "g"), _ids(one, "v")) for one in _starts]
     for array in arrays:
         if not isinstance(array, jax.core.Tracer):
-            _given.append(array)
-        for start in _starts:
-            if (start.are_results and _are_given(start)) or _is_made_of(
-                array, _ids(start.gradients), _ids(start.values)
-            ):
+            _given.append(weakref.ref(array))
+        for start, gradients, values in known:
+            places = _made_of(array, gradients, values)
+            is_plain |= behind(array) is not None and (
+                gradients.get(id(behind(array))) is not None
+            )
+            if not places and start.are_results and _are_given(start):
+                places, is_plain = set(range(len(start.forms))), True
+            if places and _reduced in (None, start):
                 _reduced = start
-                own = _ids(start.gradients)
-                _starts.clear()
-                _given.clear()
-                return start.are_results or id(behind(array)) in own
-    del _given[: -max(len(start.forms) for start in _starts)]
-    return False
+                start.reduced.update(places)
+                found += sorted(places)
+    longest = max((len(one.forms) for one in _starts), default=1)
+    del _given[:-longest]
+    if _reduced is not None:
+        _num_left = 4 * longest if is_first else _num_left - len(arrays)
+        _starts[:] = [_reduced] if _num_left > 0 else []
+    return found, is_first and is_plain
 
 
 def _are_given(start: _Start) -> bool:
@@ -100,23 +124,36 @@ def _are_given(start: _Start) -> bool:
     Ranks may also average parameters after some steps, which are near the first
     ones.
     """
-    arrays = _given[-len(start.forms) :]
+    arrays = [ref() for ref in _given[-len(start.forms) :]]
     if [_form(each) for each in arrays] != start.forms:
         return False
-    numbers = end_weights.some_of(arrays)
-    pairs = list(zip(numbers, start.numbers, strict=False))
+    pairs = [
+        pair
+        for array, first in zip(arrays, start.numbers, strict=True)
+        for pair in zip(_numbers_of(array), first, strict=False)
+    ]
     apart = sum((now - first) ** 2 for now, first in pairs)
     return apart > 0.5 * sum(first**2 for _, first in pairs)
 
 
-def _note(values: Any, result: Any) -> None:
-    """Notes the values that gradients are computed for."""
+def _note(values: Any, gradients: Any, is_alone: bool) -> None:
+    """Notes the values that gradients are computed for.
+
+    Args:
+        values: The values.
+        gradients: Their gradients.
+        is_alone: Whether the function has no other arguments.
+    """
     global _num_seen
     if _reduced is not None or _num_seen == _MOST or state.job() is None:
         return
     _num_seen += 1
     with contextlib.suppress(Exception):  # such as keys, or a private name
-        _starts.append(_start_of(values, result, _is_program()))
+        start = _start_of(values, gradients, _is_program())
+        # One array may be the data, too.
+        if len(start.forms) > 1 or not is_alone:
+            _starts.append(start)
+            del _starts[:-_MOST_KEPT]
 
 
 def _is_program() -> bool:
@@ -125,24 +162,28 @@ def _is_program() -> bool:
     return str(caller.f_globals.get("__name__")).startswith("jax.")
 
 
-def _start_of(values: Any, result: Any, are_results: bool) -> _Start:
+def _start_of(values: Any, gradients: Any, are_results: bool) -> _Start:
     paths, leaves = zip(*jax.tree.leaves_with_path(values), strict=True)
     forms = list(map(_form, leaves))
     known = list(_known(list(leaves), forms))
     return _Start(
-        end_weights.some_of(known),
+        [
+            [*chain.from_iterable(map(_numbers_of, known[place :: len(forms)]))]
+            for place in range(len(forms))
+        ],
         forms,
         [f"params{jax.tree_util.keystr(path)}" for path in paths],
-        sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms),
+        [math.prod(shape) * dtype.itemsize for shape, dtype in forms],
         _native.core().num_broadcast_bytes(),
         list(map(weakref.ref, leaves)),
-        [
-            weakref.ref(leaf)
-            for leaf in jax.tree.leaves(result)
-            if _form(leaf) in forms
-        ],
+        list(map(weakref.ref, jax.tree.leaves(gradients))),
         are_results,
     )
+
+
+def _numbers_of(array: Any) -> list[float]:
+    # In Python: what JAX did here would be a part of the user's program.
+    return end_weights.some_of([np.asarray(array)])[:: _NUMBERS // 4]
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
@@ -184,23 +225,28 @@ def _arguments() -> Any:
     return found
 
 
-def _ids(refs: list[weakref.ref[Any]]) -> set[int]:
-    alive = [leaf for ref in refs if (leaf := ref()) is not None]
-    return {id(behind(leaf)) for leaf in alive}
+def _ids(start: _Start, which: str) -> dict[int, int]:
+    """Returns the places of what is alive, by the `id` of each."""
+    refs = start.gradients if which == "g" else start.values
+    alive = [(place, ref()) for place, ref in enumerate(refs)]
+    return {id(behind(one)): n for n, one in alive if one is not None}
 
 
-def _is_made_of(array: Any, gradients: set[int], values: set[int]) -> bool:
-    """Whether an array is made of gradients, without what they are of.
+def _made_of(
+    array: Any, gradients: dict[int, int], values: dict[int, int]
+) -> set[int]:
+    """Returns the places of the gradients that an array is made of.
 
-    Ranks that average parameters, which are made of both, may begin with any.
+    Nothing if it is made of what they are for, too: ranks that average
+    parameters may begin with any.
     """
-    found, seen, ahead = False, set[int](), [behind(array)]
+    found, seen, ahead = set[int](), set[int](), [behind(array)]
     while ahead:
         one = ahead.pop()
         if id(one) in values:
-            return False
+            return set()
         if id(one) in gradients:
-            found = True
+            found.add(gradients[id(one)])
         elif id(one) not in seen:
             seen.add(id(one))
             equation = made_by(one)
@@ -210,12 +256,18 @@ def _is_made_of(array: Any, gradients: set[int], values: set[int]) -> bool:
 
 def _tell(job: state.Job) -> None:
     start = _reduced
-    if start is None or not start.numbers or not end_weights.are_told(job):
+    if start is None or not end_weights.are_told(job):
         return
+    places = sorted(start.reduced)
+    numbers = [*chain.from_iterable(start.numbers[n] for n in places)][
+        :_NUMBERS
+    ]
     num_moved = _native.core().num_broadcast_bytes() - start.num_moved
-    if num_moved >= start.num_bytes:  # a program may do so after its first step
+    # A program may broadcast after its first step.
+    if not numbers or num_moved >= sum(start.num_bytes[n] for n in places):
         return
-    number = zlib.crc32(f"{start.forms} {len(start.numbers)}".encode())
+    forms = [start.forms[place] for place in places]
+    number = zlib.crc32(f"{forms} {len(numbers)}".encode())
     training = training_signs.gradient
     at = f" at {training.place}" if training and training.place else ""
     text = (
@@ -225,7 +277,7 @@ def _tell(job: state.Job) -> None:
         f"step. Received: gradients{at}, and of what they are for"
     )
     about = f"{remarks.TRAINS_ALONE} {number:08x}"
-    remarks.keep(text, about, value=json.dumps(start.numbers))
+    remarks.keep(text, about, value=json.dumps(numbers))
 
 
 last_words.at_end.append(_tell)

@@ -15,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hvd_keras import _native
+from hvd_keras._common import log
 from hvd_keras._common.dtypes import check_dtype
+from hvd_keras._common.error_text import error_in
 from hvd_keras._common.replacements import replace
+from hvd_keras._job import exit_hooks
 from hvd_keras._values import calls, refusals
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax.errors import typed_errors
@@ -212,9 +215,12 @@ def _end_quietly() -> None:
     JAX keeps private tokens of calls with side effects until the process ends,
     and prints the errors of those that fail; somebody has got these before.
     """
-    with contextlib.suppress(Exception):
-        if not hasattr(sys, "last_value"):  # else a peer may never come
+    # Of a process that fails, a peer may never come.
+    if not hasattr(sys, "last_value") and not exit_hooks.exit_call():
+        try:
             jax.effects_barrier()
+        except Exception as error:
+            log.warning(f"A program failed: {error_in(str(error)) or error}")
     with contextlib.suppress(Exception):
         importlib.import_module("jax._src.dispatch").runtime_tokens.clear()
 

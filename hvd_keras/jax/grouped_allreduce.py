@@ -47,6 +47,7 @@ def grouped_allreduce(
     [Array([2., 2.], dtype=float32), Array(6, dtype=int32)]
     """
     name = _call.checked_name("allreduce", name, tensors, process_set)
+    tensors = list(tensors)
     _by_hand.note_reduced(name, tensors, op, process_set)
     arrays = [jnp.asarray(tensor) for tensor in tensors]
     if not arrays:

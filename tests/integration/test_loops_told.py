@@ -453,3 +453,64 @@ def test_jax_programs_that_give_gradients_to_python(
     words = _words_of(_SPLIT.format(**{"then": "params", **usual, **parts}))
     assert len(words) == bool(told), words
     assert told in " ".join(words)
+
+
+_LARGE = _JAX.replace("(3, 2)", "(3, 200_000)").replace("zeros(2)", "zeros(1)")
+
+
+def test_large_parameters_are_told_and_stay_out_of_the_program() -> None:
+    pytest.importorskip("jax")
+    parts = {"seed": "hvd.rank()", "step": "jax.jit(step, donate_argnums=0)"}
+    code = _LARGE.format(**parts, gradients=_ALL, params="pass", then="pass")
+    made = "print(len(jax.make_jaxpr(step)(params, x).consts))"
+    outcome = jobs.run_python(2, f"{code}\n{made}", KERAS_BACKEND="jax")
+    assert outcome.status == 0, outcome.stderr
+    assert "they began with other values" in " ".join(jobs.last_words(outcome))
+    assert outcome.stdout.count("] 0") == 2, outcome.stdout
+
+
+_RIGHT = {
+    "a mean of losses": """
+hvd.init(process_sets=[[0], [1]])
+params = dict(b=jnp.float32(hvd.rank()), w=jnp.ones(3))
+step = jax.jit(jax.value_and_grad(lambda p: jnp.sum(p["w"]) * p["b"]))
+for number in range(4):
+    loss, gradients = step(params)
+    hvd_keras.jax.allreduce(loss)
+""",
+    "gradients of data": """
+hvd.init()
+data = jnp.arange(6.0).reshape(2, 3) * (1 + hvd.rank())
+gradients = jax.grad(lambda x: jnp.sum(x**2))(data)
+hvd_keras.jax.allreduce(gradients)
+""",
+    "parameters of a rank": """
+hvd.init()
+params = dict(own=jnp.ones(3) * hvd.rank(), shared=jnp.ones(4))
+@jax.jit
+def step(params):
+    def loss(params):
+        return jnp.sum(params["own"]) * jnp.sum(params["shared"])
+    gradients = jax.grad(loss)(params)
+    return hvd_keras.jax.allreduce(gradients["shared"])
+step(params)
+""",
+    "forms of arguments": """
+hvd.init()
+x = jnp.ones(2)
+def product(a, b):
+    return jnp.sum(a * b)
+jax.grad(product, argnums=np.int64(1))(x, x)
+jax.grad(product, argnums=[0, 1])(x, x)
+jax.grad(fun=lambda a: (jnp.sum(a), 3), has_aux=True)(x)
+assert len(hvd_keras.jax.grouped_allreduce(y for y in [x, x])) == 2
+""",
+}
+
+
+@pytest.mark.parametrize("code", _RIGHT.values(), ids=_RIGHT)
+def test_jax_programs_that_are_right(code: str) -> None:
+    pytest.importorskip("jax")
+    begin = "import jax, jax.numpy as jnp, numpy as np\n"
+    begin += "import hvd_keras as hvd, hvd_keras.jax\n"
+    assert not _words_of(begin + code)

@@ -78,13 +78,16 @@ class JobOutput:
     def show_hidden(self, rank: int) -> None:
         """Shows the last errors of a rank whose output is not shown."""
         shown, errors = self._kept.shown_ranks, self._errors.get(rank)
-        if not shown or rank in shown or not errors or not errors.last_lines:
+        if not shown or rank in shown or errors is None:
+            return
+        lines = [one for one in errors.last_lines if one.strip()]
+        if not lines:
             return
         self.say(
             f"the last lines of rank {rank} (`--show-ranks` or `--output-dir` "
             "gives all):"
         )
-        for line in errors.last_lines:
+        for line in lines:
             self.show(f"[{rank}] {line.decode(errors='replace')}")
 
     def say(self, message: str) -> None:
