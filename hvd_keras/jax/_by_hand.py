@@ -35,7 +35,8 @@ from hvd_keras.reduce_op import Average, Sum
 
 _MOST = 100  # calls that compute gradients, of which none was reduced
 _MOST_KEPT = 8  # of them
-_NUMBERS = 64  # that are told
+_MOST_OF_ONE = 16  # numbers of a value
+_MOST_TOLD = 64  # of all
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,7 +184,8 @@ def _start_of(values: Any, gradients: Any, are_results: bool) -> _Start:
 
 def _numbers_of(array: Any) -> list[float]:
     # In Python: what JAX did here would be a part of the user's program.
-    return end_weights.some_of([np.asarray(array)])[:: _NUMBERS // 4]
+    numbers = end_weights.some_of([np.asarray(array)])
+    return numbers[:: -(-len(numbers) // _MOST_OF_ONE) or 1]
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
@@ -259,9 +261,9 @@ def _tell(job: state.Job) -> None:
     if start is None or not end_weights.are_told(job):
         return
     places = sorted(start.reduced)
-    numbers = [*chain.from_iterable(start.numbers[n] for n in places)][
-        :_NUMBERS
-    ]
+    each = max(1, _MOST_TOLD // max(1, len(places)))
+    of_each = (start.numbers[place][:each] for place in places)
+    numbers = [*chain.from_iterable(of_each)][:_MOST_TOLD]
     num_moved = _native.core().num_broadcast_bytes() - start.num_moved
     # A program may broadcast after its first step.
     if not numbers or num_moved >= sum(start.num_bytes[n] for n in places):

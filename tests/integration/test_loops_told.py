@@ -400,7 +400,7 @@ def test_jax_loops_that_begin_apart(
         assert "on rank 1" in words[0]
 
 
-_SPLIT = """
+_JITTED = """
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -450,7 +450,7 @@ def test_jax_programs_that_give_gradients_to_python(
     pytest.importorskip("jax")
     usual = {"seed": "0", "rows": "32", "gradients": "gradients"}
     usual |= {"first": "hvd_keras.jax.broadcast_pytree(params)"}
-    words = _words_of(_SPLIT.format(**{"then": "params", **usual, **parts}))
+    words = _words_of(_JITTED.format(**{"then": "params", **usual, **parts}))
     assert len(words) == bool(told), words
     assert told in " ".join(words)
 
