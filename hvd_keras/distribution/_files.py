@@ -173,7 +173,7 @@ def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
         f"what {sys.argv[0]} appends to it comes from all {basics.size()} ranks"
         if "a" in modes
         else f"files that {sys.argv[0]} opens by itself are written by all "
-        f"{basics.size()} ranks: one overwrites what another has written"
+        f"{basics.size()} ranks: of the same name, one overwrites another's"
     )
     log.info(
         f"{name!r}: {rule}. For one copy, write it where "

@@ -35,6 +35,7 @@ from hvd_keras.reduce_op import Average, Sum
 
 _MOST = 100  # calls that compute gradients, of which none was reduced
 _MOST_KEPT = 8  # of them
+_MOST_ARRAYS = 10_000  # that are reduced, and looked at
 _MOST_OF_ONE = 16  # numbers of a value
 _MOST_TOLD = 64  # of all
 
@@ -67,7 +68,7 @@ class _Start:
 _starts: list[_Start] = []
 _num_seen = 0
 _reduced: _Start | None = None
-_num_left = 0  # arrays that are looked at yet, after the first gradient
+_num_left = _MOST_ARRAYS  # arrays that are looked at yet
 _given: list[weakref.ref[Any]] = []  # reduced outside of programs
 
 
@@ -102,9 +103,7 @@ def _look(arrays: Sequence[Any]) -> tuple[list[int], bool]:
             _given.append(weakref.ref(array))
         for start, gradients, values in known:
             places = _made_of(array, gradients, values)
-            is_plain |= behind(array) is not None and (
-                gradients.get(id(behind(array))) is not None
-            )
+            is_plain |= id(behind(array)) in gradients
             if not places and start.are_results and _are_given(start):
                 places, is_plain = set(range(len(start.forms))), True
             if places and _reduced in (None, start):
@@ -113,9 +112,13 @@ def _look(arrays: Sequence[Any]) -> tuple[list[int], bool]:
                 found += sorted(places)
     longest = max((len(one.forms) for one in _starts), default=1)
     del _given[:-longest]
+    _num_left -= len(arrays)
     if _reduced is not None:
-        _num_left = 4 * longest if is_first else _num_left - len(arrays)
-        _starts[:] = [_reduced] if _num_left > 0 else []
+        _starts[:] = [_reduced]
+        # The others of these gradients may come one by one.
+        _num_left = 4 * longest if is_first else _num_left
+    if _num_left <= 0:
+        _starts.clear()
     return found, is_first and is_plain
 
 
@@ -146,7 +149,8 @@ def _note(values: Any, gradients: Any, is_alone: bool) -> None:
         is_alone: Whether the function has no other arguments.
     """
     global _num_seen
-    if _reduced is not None or _num_seen == _MOST or state.job() is None:
+    is_over = _reduced is not None or _num_left <= 0 or _num_seen == _MOST
+    if is_over or state.job() is None:
         return
     _num_seen += 1
     with contextlib.suppress(Exception):  # such as keys, or a private name
@@ -257,7 +261,12 @@ def _made_of(
 
 
 def _tell(job: state.Job) -> None:
+    global _reduced, _num_seen, _num_left
     start = _reduced
+    # A later job of this process begins anew.
+    _reduced, _num_seen, _num_left = None, 0, _MOST_ARRAYS
+    _starts.clear()
+    _given.clear()
     if start is None or not end_weights.are_told(job):
         return
     places = sorted(start.reduced)

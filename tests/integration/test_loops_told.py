@@ -470,6 +470,19 @@ def test_large_parameters_are_told_and_stay_out_of_the_program() -> None:
 
 
 _RIGHT = {
+    "a job after another": """
+allreduce = hvd_keras.jax.allreduce
+for number in range(2):
+    hvd.init()
+    params = dict(b=jnp.zeros(2), w=jnp.ones(3) * (number or hvd.rank()))
+    for step in range(2):
+        loss = lambda p: sum(map(jnp.sum, p.values())) * (1 + hvd.rank())
+        gradients = jax.grad(loss)(params)
+        params = jax.tree.map(lambda p, g: p - g, params, allreduce(gradients))
+        if number == 0:
+            params = hvd_keras.jax.broadcast_pytree(params)
+    hvd.shutdown()
+""",
     "a mean of losses": """
 hvd.init(process_sets=[[0], [1]])
 params = dict(b=jnp.float32(hvd.rank()), w=jnp.ones(3))

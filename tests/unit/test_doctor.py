@@ -277,6 +277,16 @@ def test_a_rank_that_was_killed_is_placed_by_another() -> None:
         ("my loss", "'my loss'"),
         ("loss.3", "'loss.3'"),
         ("grouped_allreduce.12", "`hvd.grouped_allreduce`"),
+        (
+            "torch.broadcast.0",
+            "`hvd.broadcast` or `hvd.broadcast_parameters`",
+        ),
+        ("torch.allreduce.3", "`hvd.allreduce`"),
+        ("jax.allreduce.program.0", "`hvd_keras.jax.allreduce`"),
+        ("jax.broadcast.call.round_1.3", "`hvd_keras.jax.broadcast`"),
+        ("gradients/order", "the first step of the optimizer"),
+        ("gradients", "'gradients'"),  # a name of the user's
+        ("Model.save/places", "`model.save`"),
     ],
 )
 def test_calls_are_named_in_the_users_words(name: str, words: str) -> None:

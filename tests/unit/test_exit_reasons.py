@@ -42,9 +42,23 @@ _LAYER = (
             "\n    g()\n\nOSError: odd\n\n\n\t [[{{node PyFunc}}]]\n",
             "ValueError: OSError: odd",
         ),
+        (
+            "Exception encountered when calling Check.call().\n\n"
+            "\x1b[1mCould not infer the shape. Error encountered:\n\n"
+            "not ready\x1b[0m\n\nArguments received by Check.call():",
+            "ValueError: not ready (in Check.call())",
+        ),
         ("in user code:", "ValueError: in user code:"),
         ("", "ValueError"),
     ],
 )
 def test_gists(text: str, gist: str) -> None:
     assert describe(ValueError, ValueError(text)) == gist
+
+
+def test_an_error_of_a_program_of_jax_is_that_of_its_collective() -> None:
+    kind = type("JaxRuntimeError", (RuntimeError,), {})
+    text = "INTERNAL: Error dispatching computation: hvd_keras.exceptions."
+    error = kind(f"{text}StalledError: rank 1 has not come")
+    assert describe(kind, error) == "StalledError: rank 1 has not come"
+    assert describe(kind, kind("another")) == "JaxRuntimeError: another"

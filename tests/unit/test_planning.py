@@ -27,6 +27,7 @@ def _plan(text: str) -> Plan:
         ("-np 2 --min-np 1 --blacklist-cooldown 2 1", "the lower one first"),
         ("-np 2 --nnodes 1:2", "or MIN:MAX with --min-np"),
         ("-np 2 --nnodes 2:1 --min-np 1", "must be a number of hosts"),
+        ("true -np 2", "missing before the command, behind which"),
         ("--host-discovery-script x", "must be given with --min-np"),
         ("--host-discovery-script x --min-np 1", "Received: .*No such file"),
     ],

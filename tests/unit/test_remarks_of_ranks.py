@@ -21,6 +21,16 @@ def test_the_first_text_counts_and_all_ranks_are_named() -> None:
     assert list(remarks.lines()) == ["warning of ranks 0, 1, 2: text of 2"]
 
 
+def test_one_rank_may_have_the_text_of_several() -> None:
+    for order in ((0, 1), (1, 0)):
+        remarks = RemarksOfRanks()
+        for rank in order:
+            text = "what it saw" if rank else ""
+            remarks.note(told(rank, "file", text, fewest=2))
+            remarks.note(told(rank, "seen by none", "", fewest=2))
+        assert list(remarks.lines()) == ["warning of ranks 0, 1: what it saw"]
+
+
 def test_some_count_only_if_several_ranks_say_them() -> None:
     remarks = RemarksOfRanks()
     for rank in range(30):

@@ -233,7 +233,8 @@ def _check_num_proc(
     number: int | None, command: Sequence[str] = (), num_machines: int = 1
 ) -> None:
     if number is None:
-        is_late = any(word in ("-np", "--num-proc") for word in command)
+        names = ("-np", "--np", "--num-proc", "--nproc-per-node")
+        is_late = any(word in names for word in command)
         late = "before the command, behind which all is its own"
         raise UsageError(
             f"`-np N` is missing{' ' + late if is_late else ''}: give the "
