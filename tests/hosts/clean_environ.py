@@ -32,8 +32,9 @@ def clean_environ(**extra: str) -> dict[str, str]:
         environ["XLA_FLAGS"] = QUICK_XLA_FLAGS
     else:
         left_out.append("jax")
-    folders = [_TESTS / "not_imported" / name for name in left_out]
-    environ["PYTHONPATH"] = os.pathsep.join(map(str, [_TESTS.parent, *folders]))
+    folders = [_TESTS.parent, _TESTS / "quick_imports"]
+    folders += [_TESTS / "not_imported" / name for name in left_out]
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     for name in environment.defaults({}, 1):
         environ.pop(name, None)
     return {**environ, **extra}
