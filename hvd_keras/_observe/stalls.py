@@ -111,8 +111,8 @@ def _over(stall: Stall, rank: Rank) -> Verdict:
     more = " and others" if len(stall.waiting) > _MOST_NAMED else ""
     how = f"called {rank.exit_call}" if rank.exit_call else "ended its script"
     cure = _CURE_OF_CALLS
-    is_killed = rank.exit_status == 0 and not rank.has_record
-    if is_killed and caller.has_record:
+    is_silent = not rank.has_record and not rank.told_end
+    if rank.exit_status == 0 and is_silent and caller.has_record:
         how = "left its script without ending it, as `os._exit(0)` does,"
         cure = _CURE_OF_EXITS
     elif call.name.startswith(_WITHOUT_KERAS) and _has_repeated(rank, call):

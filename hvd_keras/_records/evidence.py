@@ -108,6 +108,7 @@ class Rank:
     was_ended: bool = False  # by hvdrun
     told: str = ""  # the error it has told hvdrun
     exit_call: str = ""  # by which it has ended itself, and where
+    told_end: bool = False  # it has told hvdrun that it ends well
     is_lost: bool = False  # with its host
 
     @property
@@ -226,6 +227,7 @@ def _take_exit(row: Any, ranks: Mapping[int, Rank]) -> None:
             was_ended=bool(row["was_ended"]),
             told=words(row["told"]),
             exit_call=words(row.get("exit_call", "")),
+            told_end=bool(row.get("told_end")),
             is_lost=bool(row["is_lost"]),
         )
     except (ValueError, LookupError, TypeError):

@@ -206,13 +206,15 @@ def test_a_call_after_the_end_of_another_rank_is_named(tmp_path: Path) -> None:
     assert "left the job: its script ended without this call." in job.stderr
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_line_that_has_ended_a_rank_is_named(
-    tmp_path: Path, status: int
+    tmp_path: Path, status: int, is_late: bool
 ) -> None:
     end = f"    sys.exit({status})"
     code = (
-        f"import sys\n{_HEAD}if hvd.rank() == 1:\n{end}\n_core.barrier('x')\n"
+        f"import sys\n{_HEAD}if hvd.rank() == 1:\n{end}\n"
+        f"time.sleep({0.3 * is_late})\n_core.barrier('x')\n"
     )
     line = code.splitlines().index(end) + 1
     program = _program(tmp_path, code)
@@ -223,6 +225,20 @@ def test_the_line_that_has_ended_a_rank_is_named(
     call = f"called `sys.exit({status})` at {program}:{line}"
     assert f"{call} while rank 0 waited in barrier 'x' at " in lines[0]
     assert f"left the job: it {call}; its script ended" in job.stderr
+
+
+def test_a_script_that_ended_before_the_call_is_told_from_a_killed_one(
+    tmp_path: Path,
+) -> None:
+    code = (
+        f"{_HEAD}if hvd.rank() == 0:\n    time.sleep(0.3)\n"
+        "    _core.barrier('x')\nelif len(sys.argv) > 1:\n    os._exit(0)\n"
+    )
+    program = _program(tmp_path, f"import os\nimport sys\n{code}")
+    ended = _run(tmp_path, "python3", program)
+    assert "ended its script while rank 0 waited in barrier 'x'" in ended.stderr
+    killed = _run(tmp_path, "python3", program, "killed")
+    assert "left its script without ending it" in killed.stderr
 
 
 def test_an_error_of_all_ranks_blames_none(

@@ -303,7 +303,7 @@ class Elastic:
         elif told.kind == ReportKind.STRAGGLER:
             self._note_straggler(told, now)
         else:
-            self.ends.note_leaving(number)
+            self.ends.note_leaving(number, told)
         if told.kind == ReportKind.LEAVES_SOON:
             self._say(f"member {number} was told to leave")
             self.generations.member_leaves(number, now, soon=True)

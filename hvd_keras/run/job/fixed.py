@@ -55,8 +55,7 @@ class Fixed:
 
     def reported(self, told: Report, now: float) -> None:
         # A rank reports that it leaves before its peers can notice.
-        is_end = told.kind == ReportKind.ENDS
-        self.ends.note_leaving(told.rank, told.text if is_end else "")
+        self.ends.note_leaving(told.rank, told)
         if told.kind in (ReportKind.FAILS, ReportKind.PREEMPTED):
             self.ends.note(told)
             self._note_failure(told.rank, now, has_ended=False)

@@ -163,6 +163,7 @@ def _row_of(rank: Rank, ends: Ends) -> dict[str, Any]:
         "was_ended": ends.was_ended(rank),
         "told": told,
         "printed": printed,
-        "exit_call": ends.exit_call(rank.rank),
+        "exit_call": ends.ended_by(rank.rank) or "",
+        "told_end": ends.ended_by(rank.rank) is not None,
         "is_lost": rank.is_lost,
     }

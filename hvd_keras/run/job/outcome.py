@@ -37,20 +37,25 @@ class Ends:
         self.interruption: int | None = None
         self.ran_at_signal: set[int] = set()
         self._reports: dict[int, Report] = {}  # why they end
-        self._exit_calls: dict[int, str] = {}
+        self._ended_by: dict[int, str] = {}  # what those told that end well
         self._last_words: dict[int, str] = {}
         self._tracebacks: dict[int, str] = {}
         self._ranks = ranks
 
-    def note_leaving(self, rank: int, exit_call: str = "") -> None:
-        """Notes that a rank begins to end, and by which call of its own."""
+    def note_leaving(self, rank: int, told: Report | None = None) -> None:
+        """Notes that a rank begins to end, and what it told before."""
         if rank < len(self._ranks) and rank not in self.leavers:
             self.leavers.append(rank)
-            self._exit_calls[rank] = exit_call
+            if told is not None and told.kind == ReportKind.ENDS:
+                self._ended_by[rank] = told.text
 
-    def exit_call(self, rank: int) -> str:
-        """Returns the call by which a rank has ended itself; "": none."""
-        return self._exit_calls.get(rank, "")
+    def ended_by(self, rank: int) -> str | None:
+        """Returns the call by which a rank has ended itself.
+
+        Returns:
+            "": it has come to the end of its script; None: it did not tell.
+        """
+        return self._ended_by.get(rank)
 
     def note(self, told: Report) -> None:
         """Notes why a rank fails; the first reason counts."""
