@@ -13,18 +13,15 @@ needs for the data.
 
 from __future__ import annotations
 
-import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 
+from _host_jobs import HERE, Network, json_lines, run
 from absl import app, flags
-
-HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests" / "hosts"))
-from network import ADDRESSES, NAMES, Network, finish, free_port  # noqa: E402
+from network import NAMES
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 1, "Ranks of a host.", 1)
@@ -33,12 +30,11 @@ flags.DEFINE_integer("rows", 24_000, "Rows of all files.", 1)
 flags.DEFINE_integer("bytes", 11_750, "Bytes of a row.", 8)
 NUM_HOSTS = 2
 SERVER = 2
-SECONDS = 1200
 
 
 def benchmark(what: str, folder: pathlib.Path) -> list[str]:
     return [
-        *(sys.executable, str(HERE / "input.py"), "--np=1"),
+        *(str(HERE / "input.py"), "--np=1"),
         *(f"--what={what}", f"--folder={folder}"),
         *(f"--rows={FLAGS.rows}", f"--bytes={FLAGS.bytes}"),
     ]
@@ -46,35 +42,17 @@ def benchmark(what: str, folder: pathlib.Path) -> list[str]:
 
 def served(network: Network, files: pathlib.Path) -> str:
     """Returns what the job on the two hosts prints."""
-    secret = network.folder / "secret"
-    secret.write_text("5a" * 32)
-    secret.chmod(0o600)
-    endpoint = f"{ADDRESSES[0]}:{free_port()}"
     mounted = network.folder / "mounted"
     mounted.mkdir()
-    jobs = []
-    for host in range(NUM_HOSTS):
-        hvdrun = [
-            *(sys.executable, "-m", "hvd_keras.run"),
-            *(f"--nnodes={NUM_HOSTS}", f"--node-rank={host}"),
-            *("--rdzv-endpoint", endpoint, "-np", str(FLAGS.np), "--"),
-            *benchmark("served", mounted),
-        ]
-        # The mounts of a host are its own, and end with it.
-        mount = f'sshfs {NAMES[SERVER]}:{files} {mounted} && exec "$@"'
-        jobs.append(
-            network.start(
-                host,
-                *("sh", "-c", mount, "sh", *hvdrun),
-                HVD_SECRET_FILE=str(secret),
-                XDG_CACHE_HOME=str(network.folder / f"cache{host}"),
-            )
-        )
-    for job in jobs[::-1]:
-        status, stdout, stderr = finish(job, SECONDS)
-        if status != 0:
-            raise app.UsageError(f"The job has failed:\n{stdout}\n{stderr}")
-    return stdout
+    # The mounts of a host are its own, and end with it.
+    return run(
+        network,
+        FLAGS.np,
+        *benchmark("served", mounted),
+        num_hosts=NUM_HOSTS,
+        before=f"export XDG_CACHE_HOME={network.folder}/cache$0"
+        f" && sshfs {NAMES[SERVER]}:{files} {mounted}",
+    )
 
 
 def main(argv: Sequence[str]) -> None:
@@ -84,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     wire = FLAGS.rows * FLAGS.bytes * 8 / bits_a_second
     with tempfile.TemporaryDirectory(prefix="hvd-input-") as folder:
         files = pathlib.Path(folder) / "files"
-        subprocess.run(benchmark("files", files), check=True)
+        subprocess.run([sys.executable, *benchmark("files", files)], check=True)
         network = Network(pathlib.Path(folder), NUM_HOSTS + 1)
         try:
             network.start_sshd(SERVER)
@@ -94,11 +72,7 @@ def main(argv: Sequence[str]) -> None:
             network.close()
     heads = "pipeline", "first", "/ wire", "second", "/ wire"
     print("{:33} {:>6} {:>7} {:>7} {:>7}".format(*heads))
-    for line in output.splitlines():
-        _, brace, rest = line.partition("{")
-        if not brace:
-            continue
-        found = json.loads(brace + rest)
+    for found in json_lines(output):
         (first, of_first), (second, of_second) = found["epochs"]
         print(
             f"{found['pipeline']:33} {first:6.3f} {of_first / wire:7.2f} "

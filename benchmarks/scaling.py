@@ -104,7 +104,7 @@ def measure(
         FLAGS.np,
         str(HERE / "_scaling_rank.py"),
         str(path),
-        **way.settings,
+        settings=way.settings,
     )
     (line,) = json_lines(text)
     return line

@@ -8,6 +8,8 @@ from pathlib import Path
 from hvd_keras.run.ranks import environment
 
 _TESTS = Path(__file__).parents[1]
+# Where the package is: the top of the clone, or what pip has installed.
+PACKAGE_PARENT = str(Path(environment.__file__).parents[3])
 # JAX compiles for most of the time: these run programs for moments. (JAX 0.10:
 # 15 s with all, 34 s with the first alone.)
 QUICK_XLA_FLAGS = (
@@ -32,8 +34,9 @@ def clean_environ(**extra: str) -> dict[str, str]:
         environ["XLA_FLAGS"] = QUICK_XLA_FLAGS
     else:
         left_out.append("jax")
-    folders = [_TESTS.parent, _TESTS / "quick_imports"]
+    folders = [_TESTS / "quick_imports"]
     folders += [_TESTS / "not_imported" / name for name in left_out]
+    folders.append(Path(PACKAGE_PARENT))
     environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     for name in environment.defaults({}, 1):
         environ.pop(name, None)
