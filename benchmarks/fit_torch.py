@@ -2,7 +2,8 @@
 
     python benchmarks/fit_torch.py --np=2
 
-The layers, batches and optimizer are those of `fit.py`. In one job, epochs take
+The layers, batches and optimizer are those of `fit.py`, or with
+`--model=digits` the layers of `examples/torch_loop.py`. In one job, epochs take
 turns: without any reduction, by `hvd_keras.torch.DistributedOptimizer`, and by
 torch's DistributedDataParallel. The JSON line has images/s of each way, the
 median over the rounds, and `ratio`: the seconds of this package by those of
@@ -28,16 +29,22 @@ import hvd_keras.torch as hvd
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks.", 1)
+flags.DEFINE_enum("model", "cnn", ["cnn", "digits"], "Which layers.")
 flags.DEFINE_integer("batch", 64, "Images a rank has in a batch.", 1)
 flags.DEFINE_integer("steps", 60, "Batches in a timed epoch.", 1)
 flags.DEFINE_integer("rounds", 8, "Timed epochs of each way.", 1)
 flags.DEFINE_integer("port", 29590, "TCP port, on 127.0.0.1.", 1024)
 
 NUM_CLASSES = 10
+SHAPES = {"cnn": (1, 28, 28), "digits": (64,)}  # of an image
 
 
 def make_model() -> nn.Module:
     torch.manual_seed(0)
+    if FLAGS.model == "digits":
+        return nn.Sequential(
+            nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, NUM_CLASSES)
+        )
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
@@ -70,7 +77,7 @@ def work() -> None:
     generator = torch.Generator().manual_seed(hvd.rank())
     data = [
         (
-            torch.rand(FLAGS.batch, 1, 28, 28, generator=generator),
+            torch.rand(FLAGS.batch, *SHAPES[FLAGS.model], generator=generator),
             torch.randint(NUM_CLASSES, (FLAGS.batch,), generator=generator),
         )
         for _ in range(FLAGS.steps)
