@@ -1,9 +1,10 @@
 """Collectives on JAX arrays, which also work under `jax.jit` and `jax.grad`.
 
->>> import hvd_keras.jax
->>> hvd_keras.jax.allreduce(x, hvd.Sum)
->>> optimizer = hvd_keras.jax.distribute(optax.adam(1e-3))
->>> params = hvd_keras.jax.broadcast_pytree(params)
+>>> import hvd_keras.jax as hvd
+>>> hvd.init()
+>>> optimizer = hvd.distribute(optax.adam(1e-3))
+>>> params = hvd.broadcast_pytree(params)
+>>> hvd.allreduce(x, hvd.Sum)
 
 They are for your own training loops (docs/jax.md). A Keras model on JAX does
 not need them, because `hvd.DistributedOptimizer` reduces its gradients.
@@ -41,6 +42,21 @@ Programs run on the CPU: there is no handler for other platforms yet. Outside of
 `jax.jit`, arrays on other devices go through host memory.
 """
 
+from hvd_keras.basics import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvd_keras.compression import Compression, Compressor
 from hvd_keras.jax.allgather import allgather
 from hvd_keras.jax.allreduce import allreduce
 from hvd_keras.jax.alltoall import alltoall
@@ -52,17 +68,48 @@ from hvd_keras.jax.errors import typed_errors
 from hvd_keras.jax.grouped_allreduce import grouped_allreduce
 from hvd_keras.jax.join import join
 from hvd_keras.jax.reducescatter import reducescatter
+from hvd_keras.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from hvd_keras.reduce_op import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "Compressor",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
     "allgather",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_pytree",
+    "cross_rank",
+    "cross_size",
     "distribute",
+    "global_process_set",
     "grouped_allreduce",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
+    "rank",
     "reducescatter",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
     "typed_errors",
 ]

@@ -38,6 +38,7 @@ _MOST_KEPT = 8  # of them
 _MOST_ARRAYS = 10_000  # that are reduced, and looked at
 _MOST_OF_ONE = 16  # numbers of a value
 _MOST_TOLD = 64  # of all
+_MOST_STATES = 4  # arrays that an optimizer may keep side by side for each
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,15 +194,18 @@ def _numbers_of(array: Any) -> list[float]:
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
-    return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", None)
+    dtype = getattr(leaf, "dtype", None)
+    if isinstance(leaf, np.ndarray):  # a program computes in JAX's own dtype
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return tuple(getattr(leaf, "shape", ())), dtype
 
 
 def _known(leaves: list[Any], forms: list[Any]) -> Iterator[Any]:
     """Yields arrays with values: these, or those that stand for them.
 
-    The arguments of a program may have arrays of these shapes several times,
-    one after the other: the parameters, and what an optimizer has for them. One
-    array alone may be the data.
+    The arguments of a program may have arrays of these shapes several times:
+    the parameters, and what an optimizer has for them, all of one kind after
+    all of another or side by side. One array alone may be the data.
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         yield from leaves
@@ -210,14 +214,16 @@ def _known(leaves: list[Any], forms: list[Any]) -> Iterator[Any]:
         leaf for leaf in jax.tree.leaves(_arguments()) if hasattr(leaf, "dtype")
     ]
     theirs = list(map(_form, given))
+    steps = range(1, _MOST_STATES + 1 if len(forms) > 1 else 2)
     places = [
-        i
-        for i in range(len(given) - len(forms) + 1)
-        if theirs[i : i + len(forms)] == forms
+        slice(i, i + step * (len(forms) - 1) + 1, step)
+        for step in steps
+        for i in range(len(given) - step * (len(forms) - 1))
     ]
+    places = [place for place in places if theirs[place] == forms]
     if len(forms) > 1 or len(places) == 1:
-        for i in places:
-            yield from given[i : i + len(forms)]
+        for place in places:
+            yield from given[place]
 
 
 def _arguments() -> Any:

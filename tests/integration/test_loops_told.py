@@ -400,6 +400,49 @@ def test_jax_loops_that_begin_apart(
         assert "on rank 1" in words[0]
 
 
+_JAX_OPTIMIZER = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import hvd_keras.jax as hvd
+from jax.example_libraries import optimizers
+hvd.init()
+random = np.random.RandomState({seed})
+params = [(random.randn(3, 2), random.randn(2))]  # of float64
+x = np.arange(24.0).reshape(8, 3)[hvd.rank() :: 2] / 24
+init, update, params_of = optimizers.{optimizer}
+def loss(params, x):
+    ((w, b),) = params
+    return jnp.mean((x @ w + b) ** 2)
+@jax.jit
+def step(number, state, x):
+    gradients = hvd.allreduce(jax.grad(loss)(params_of(state), x))
+    return update(number, gradients, state)
+state = init(params)
+for number in range(4):
+    state = step(number, state, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "optimizer", "is_told"),
+    [
+        ("hvd.rank()", "sgd(0.1)", True),
+        ("hvd.rank()", "momentum(0.1, 0.9)", True),
+        ("hvd.rank()", "adam(0.1)", True),
+        ("0", "adam(0.1)", False),
+    ],
+)
+def test_states_that_lie_beside_each_parameter(
+    seed: str, optimizer: str, is_told: bool
+) -> None:
+    pytest.importorskip("jax")
+    words = _words_of(_JAX_OPTIMIZER.format(seed=seed, optimizer=optimizer))
+    assert len(words) == is_told, words
+    if is_told:
+        assert "they began with other values" in words[0]
+
+
 _JITTED = """
 import jax
 import jax.numpy as jnp
