@@ -168,3 +168,11 @@ def last_words(outcome: Outcome) -> list[str]:
         for line in outcome.stderr.splitlines()
         if line.startswith("hvdrun: warning of rank")
     ]
+
+
+def words_of_two(code: str) -> list[str]:
+    """Returns what hvdrun says after two ranks have ended well."""
+    backend = "jax" if "import jax" in code else "tensorflow"
+    outcome = run_python(2, code, KERAS_BACKEND=backend)
+    assert outcome.status == 0, outcome.stderr
+    return last_words(outcome)
