@@ -36,8 +36,8 @@ def clean_environ(**extra: str) -> dict[str, str]:
         left_out.append("jax")
     folders = [_TESTS / "quick_imports"]
     folders += [_TESTS / "not_imported" / name for name in left_out]
-    folders.append(Path(PACKAGE_PARENT))
-    environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    path = [*map(str, folders), PACKAGE_PARENT]
+    environ["PYTHONPATH"] = os.pathsep.join(path)
     for name in environment.defaults({}, 1):
         environ.pop(name, None)
     return {**environ, **extra}

@@ -1,9 +1,9 @@
 """Begins each Python process of a test's job: see clean_environ.py.
 
 While TensorFlow, Keras and others are imported, Python looks through all
-objects for garbage again and again, and once more when the process ends. They
-make none. Without that a rank takes 1.9 s of the processor instead of 3.2 s to
-start and to end (TensorFlow 2.21).
+objects for garbage again and again, and once more when the process ends. There
+is next to none. Without that a rank takes 1.9 s of the processor instead of
+3.2 s to start and to end (TensorFlow 2.21).
 """
 
 from __future__ import annotations

@@ -44,10 +44,13 @@ class Ends:
 
     def note_leaving(self, rank: int, told: Report | None = None) -> None:
         """Notes that a rank begins to end, and what it told before."""
-        if rank < len(self._ranks) and rank not in self.leavers:
+        if rank >= len(self._ranks):
+            return
+        if rank not in self.leavers:
             self.leavers.append(rank)
-            if told is not None and told.kind == ReportKind.ENDS:
-                self._ended_by[rank] = told.text
+        # Its exit may be known before what it told.
+        if told is not None and told.kind == ReportKind.ENDS:
+            self._ended_by.setdefault(rank, told.text)
 
     def ended_by(self, rank: int) -> str | None:
         """Returns the call by which a rank has ended itself.
