@@ -16,16 +16,6 @@ from hvd_keras._common import log
 from hvd_keras._gradients.start_check import unequal_start
 
 
-@pytest.fixture
-def _no_job() -> Iterator[None]:
-    was_in_job = hvd.is_initialized()
-    hvd.shutdown()
-    yield
-    if was_in_job:
-        hvd.init()
-
-
-@pytest.mark.usefixtures("_no_job")
 @pytest.mark.parametrize("run_eagerly", [True, False])
 def test_a_forgotten_init_is_named(run_eagerly: bool) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -133,9 +123,9 @@ def _rows() -> Any:
 CURE = r"Pass `batched=True`, .* Received: elements made by `.batch\(4\)`"
 
 
+@pytest.mark.usefixtures("_job")
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_batches_are_not_taken_for_rows(is_changed: bool) -> None:
-    hvd.init()
     data = _rows().batch(4)
     if is_changed:
         data = data.map(lambda x, y: (x * 2, y)).cache().prefetch(1)
@@ -145,11 +135,11 @@ def test_batches_are_not_taken_for_rows(is_changed: bool) -> None:
     hvd.shard(data.unbatch(), global_batch_size=4)
 
 
+@pytest.mark.usefixtures("_job")
 def test_batches_of_one_size_may_be_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    hvd.init()
     found: list[str] = []
     monkeypatch.setattr(log, "warning", found.append)
     windows = tf.data.Dataset.range(24).batch(4, drop_remainder=True)
@@ -160,6 +150,7 @@ def test_batches_of_one_size_may_be_rows(
     assert re.search(CURE, found[0])
 
 
+@pytest.mark.usefixtures("_job")
 def test_a_py_dataset_takes_no_batch_size() -> None:
     class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
@@ -168,7 +159,6 @@ def test_a_py_dataset_takes_no_batch_size() -> None:
         def __getitem__(self, index: int) -> Any:
             return np.ones((2, 3)), np.ones((2, 1))
 
-    hvd.init()
     with pytest.raises(ValueError, match=r"must be None for a PyDataset"):
         hvd.shard(Batches(), batch_size=2)
 
@@ -185,7 +175,6 @@ def test_a_rate_by_rank_is_not_cured_by_a_broadcast(
     assert ("BroadcastGlobalVariablesCallback" in text) != is_rate
 
 
-@pytest.mark.usefixtures("_no_job")
 @pytest.mark.parametrize(
     ("call", "name"),
     [

@@ -22,14 +22,11 @@ def test_losses_of_a_failed_step_do_not_count_with_other_ranks(
     assert [optimizer.hvd_next_loss() for _ in range(2)] == [0, 1]
 
 
+@pytest.mark.usefixtures("_job")
 def test_updates_begin_anew() -> None:
     variable = keras.Variable(np.ones(2))
     optimizer: Any = hvd.DistributedOptimizer("sgd")
     optimizer.build([variable])
     assert [optimizer.hvd_next_loss() for _ in range(2)] == [0, 1]
-    hvd.init()
-    try:
-        optimizer.apply([np.ones(2)], [variable])
-    finally:
-        hvd.shutdown()
+    optimizer.apply([np.ones(2)], [variable])
     assert optimizer.hvd_next_loss() == 0

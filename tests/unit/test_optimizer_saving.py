@@ -9,7 +9,7 @@ import pathlib
 import pickle
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -23,11 +23,7 @@ from hvd_keras._gradients.distributed_class import is_distributed, unwrapped
 optimizers = keras.optimizers
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _job() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("_job")
 
 
 def compiled(optimizer: optimizers.Optimizer) -> keras.Model:
