@@ -15,14 +15,30 @@ from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 from hvd_keras.reduce_op import Average, ReduceOp
 
-# Count the nameless calls, by framework and place, kind, process set,
-# generation and round.
-_counters: dict[tuple[Any, ...], Iterator[int]] = collections.defaultdict(
-    itertools.count
+# Count the nameless calls, by kind and place, process set, generation of the
+# job and calls of `join` that have ended. A rank counts only calls of the sets
+# it is in. A generation starts from 0 everywhere.
+_counters: dict[tuple[str, int, int, int], Iterator[int]] = (
+    collections.defaultdict(itertools.count)
 )
-# Count the rounds, by process set and generation. A `join` ends one: in it,
-# ranks may have made different numbers of calls.
-_rounds: collections.Counter[tuple[int | None, int]] = collections.Counter()
+
+
+def counted_name(where: str, process_set_id: int) -> str:
+    """Returns the name of a call that the user gave none.
+
+    After a `join` calls count anew: before it, ranks may have made different
+    numbers of calls.
+
+    Args:
+        where: The first part of the name. Calls of one kind that ranks may make
+            by different ways, as `barrier`, have one.
+        process_set_id: The set whose ranks make the call.
+    """
+    joins = _native.core().num_joins(process_set_id)
+    key = where, process_set_id, state.generation(), joins
+    if joins:
+        where = f"{where}.round_{joins}"
+    return f"{where}.{next(_counters[key])}"
 
 
 def checked_name(
@@ -52,12 +68,7 @@ def checked_name(
         )
     members_of(process_set, f"{kind} {name!r}")
     if name is None:
-        scope = (process_set.process_set_id, state.generation())
-        number = _rounds[scope]
-        key = (where, kind, *scope, number)
-        if number:
-            where = f"{where}.round_{number}"
-        name = f"{where}.{next(_counters[key])}"
+        name = counted_name(where, process_set.process_set_id or 0)
     told = refusals.WHOLE_PROGRAM if is_in_program else name
     refusals.prepare(lambda: (kind, told, process_set))
     return name
@@ -78,7 +89,7 @@ def barrier(name: str | None, process_set: ProcessSet) -> None:
 
 
 def join(process_set: ProcessSet, average_over_active: bool) -> int:
-    """Waits until all ranks have joined; nameless calls count anew then.
+    """Waits until all ranks have joined.
 
     Returns:
         The global rank that joined last.
@@ -88,10 +99,8 @@ def join(process_set: ProcessSet, average_over_active: bool) -> int:
         MismatchError: Ranks disagree on `average_over_active`.
     """
     members_of(process_set, "join")
-    set_id = process_set.process_set_id
-    last_rank = _native.core().join(set_id or 0, bool(average_over_active))
-    _rounds[set_id, state.generation()] += 1
-    return last_rank
+    set_id = process_set.process_set_id or 0
+    return _native.core().join(set_id, bool(average_over_active))
 
 
 def checked_reduction(

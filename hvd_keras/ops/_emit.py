@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -13,6 +11,7 @@ import tensorflow as tf
 from hvd_keras import _native
 from hvd_keras._job import state
 from hvd_keras._values import refusals
+from hvd_keras._values.calls import counted_name
 from hvd_keras.ops import _early, _errors, _one_thread, _retracing, _xla
 from hvd_keras.ops._graph import run_independently
 from hvd_keras.process_set import ProcessSet, global_process_set
@@ -24,12 +23,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _errors.install()
 _retracing.install()
 _one_thread.install()
-
-# Count the nameless eager calls, by kind, process set and generation. A rank
-# counts only calls of the sets it is in. A generation starts from 0 everywhere.
-_counters: dict[tuple[str, int, int], Iterator[int]] = collections.defaultdict(
-    itertools.count
-)
 
 
 def emit(
@@ -79,7 +72,7 @@ def emit(
     function = getattr(_native.ops(), f"horovod_{kind}")
     if tf.executing_eagerly():
         if name is None:
-            name = _name_tensor(_next_name(kind, process_set_id))
+            name = _name_tensor(counted_name(kind, process_set_id))
         elif isinstance(name, str):
             name = _known_name_tensor(name)
         refusals.submit()
@@ -104,11 +97,6 @@ def emit(
     if not in_program_order:
         run_independently(graph, output)
     return output
-
-
-def _next_name(kind: str, process_set_id: int) -> str:
-    number = next(_counters[kind, process_set_id, state.generation()])
-    return f"{kind}.{number}"
 
 
 def refuses(kind: str) -> Callable[[Function], Function]:
@@ -144,7 +132,7 @@ def _call(kind: str, args: Any, kwargs: Any) -> refusals.Call | None:
     ):
         kind, name = "grouped_allgather", name and f"{name}/indices"
     if name is None:
-        name = _next_name(kind, process_set.process_set_id or 0)
+        name = counted_name(kind, process_set.process_set_id or 0)
     return kind, name, process_set
 
 

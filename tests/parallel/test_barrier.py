@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras._values import calls
 
 SECONDS = 0.3
 
@@ -31,6 +32,15 @@ def call_in_graph(process_set: hvd.ProcessSet) -> None:
         with tf.control_dependencies([barrier]):
             after = tf.constant(1)
         assert session.run(after) == 1
+
+
+def test_all_ways_have_one_count(rank) -> None:
+    """As where a rank alone has imported TensorFlow by then."""
+    for turn in range(4):
+        if (turn + rank) % 2:
+            calls.barrier(None, hvd.global_process_set)
+        else:
+            hvd.barrier()
 
 
 @pytest.mark.parametrize(

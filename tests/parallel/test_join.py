@@ -104,6 +104,32 @@ def test_join_works_in_a_function_and_a_graph(rank, size) -> None:
     assert step(tf.constant(1.0)) == size
 
 
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_nameless_calls_meet_after_a_join(process_set, is_traced) -> None:
+    if not process_set.included():
+        return
+    of_set = {"process_set": process_set}
+
+    def reduce(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x, hvd.Sum, **of_set)
+
+    def leave() -> tf.Tensor:
+        return hvd.join(**of_set)
+
+    step, end = reduce, leave
+    if is_traced:
+        step, end = tf.function(reduce), tf.function(leave)
+    for _ in range(2):
+        for _ in range(process_set.rank() + 1):
+            step(tf.ones(2))
+        end()
+        assert step(tf.ones(2))[0] == process_set.size()
+        assert reduce(tf.ones(2))[0] == process_set.size()
+        first = process_set.ranks[0]
+        assert hvd.broadcast_object(hvd.rank(), first, **of_set) == first
+        hvd.barrier(**of_set)
+
+
 def test_gradients_of_uneven_batches(rank, size) -> None:
     """A rank goes on with training steps after others have joined."""
     for i in range(rank + 1):

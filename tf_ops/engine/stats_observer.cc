@@ -30,7 +30,10 @@ void StatsObserver::OnEvent(const Event& event) {
     case Event::Step::kEnded:
       if (event.is_refused) {
         Add(1, &num_requests_);
-      } else if (!event.has_begun || !IsOnGpu(*event.request)) {
+        return;
+      }
+      if (event.request->kind == CollectiveKind::kJoin) Add(1, &num_joins_);
+      if (!event.has_begun || !IsOnGpu(*event.request)) {
         EndPending();
       }
       return;
@@ -54,6 +57,7 @@ EngineStats StatsObserver::stats() const {
   stats.num_requests = num_requests_.load();
   stats.num_collectives = num_collectives_.load();
   stats.num_bytes = num_bytes_.load();
+  stats.num_joins = num_joins_.load();
   stats.num_cache_hits = num_cache_hits_.load();
   stats.num_cache_misses = num_cache_misses_.load();
   stats.num_pending = num_pending_.load();

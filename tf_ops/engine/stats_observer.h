@@ -28,6 +28,7 @@ class StatsObserver final : public EventObserver {
   Counter num_requests_{0};
   Counter num_collectives_{0};
   Counter num_bytes_{0};
+  Counter num_joins_{0};
   Counter num_cache_hits_{0};
   Counter num_cache_misses_{0};
   Counter pending_ns_{0};

@@ -62,6 +62,7 @@ void Add(const EngineStats& from, EngineStats* to) {
   to->num_requests += from.num_requests;
   to->num_collectives += from.num_collectives;
   to->num_bytes += from.num_bytes;
+  to->num_joins += from.num_joins;
   to->num_cache_hits += from.num_cache_hits;
   to->num_cache_misses += from.num_cache_misses;
   to->num_pending += from.num_pending;

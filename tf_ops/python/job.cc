@@ -287,6 +287,11 @@ std::vector<int> RanksOfSet(int32_t id) {
   return ranks;
 }
 
+uint64_t NumJoins(int32_t id) {
+  const std::shared_ptr<Engine> engine = EngineOf(id);
+  return engine == nullptr ? 0 : engine->stats().num_joins;
+}
+
 void CheckPeers() { RaiseIfError(EngineOrRaise()->membership()->CheckPeers()); }
 
 bool IsMinority() {

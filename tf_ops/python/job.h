@@ -48,6 +48,7 @@ void AddSet(int32_t id, const std::vector<int>& ranks,
             const std::optional<Hosts>& hosts);
 void RemoveSet(int32_t id);
 std::vector<int> RanksOfSet(int32_t id);
+uint64_t NumJoins(int32_t id);  // that have ended; 0 without such a set
 
 std::shared_ptr<Engine> EngineOrRaise();
 pybind11::dict Stats();

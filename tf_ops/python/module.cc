@@ -204,6 +204,8 @@ void DefineProcessSets(py::module_* m) {
          "Forgets a set on this rank; its pending collectives fail.");
   m->def("process_set_ids", &hvd::ProcessSetIds);
   m->def("process_set_ranks", &hvd::RanksOfSet, "process_set_id"_a);
+  m->def("num_joins", &hvd::NumJoins, "process_set_id"_a,
+         "How many calls of join have ended; 0 without such a set.");
 }
 
 hvd::CallOptions OptionsOfReduction(int op, double prescale, double postscale,
