@@ -53,10 +53,19 @@ def dataset_of_epoch(make_dataset: Callable[[int], Any], epoch: int) -> Any:
     return dataset
 
 
+def is_read_once(data: Any) -> bool:
+    """Whether what is read of data is gone.
+
+    `ImageDataGenerator.flow` gives a `PyDataset` that is an iterator, too.
+    """
+    is_batches = isinstance(data, keras.utils.PyDataset)
+    return hasattr(data, "__next__") and not is_batches
+
+
 def check_data(data: Any) -> None:
     """Raises TypeError if `shard` does not take data of this type."""
     tf = sys.modules.get("tensorflow")
-    if hasattr(data, "__next__"):
+    if is_read_once(data):
         cure = _OF_GENERATORS
     elif tf is not None and isinstance(data, tf.distribute.DistributedDataset):
         cure = "Pass the `tf.data.Dataset` of which it was made."

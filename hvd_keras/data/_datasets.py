@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -381,6 +382,17 @@ def shard_dataset(
             return None  # they are known before
         return functools.partial(_note_unequal, handle, deal)
 
+    def pass_over_unread() -> None:
+        if running:
+            source.pass_over(running[-1], handle.take_all_unread())
+
+    # Shares of one `shuffle`, as of its `take` and its `skip`, draw orders in
+    # turn, as iterators are made.
+    stages = _shuffles.reshuffling(source.first) if source.is_fixed else []
+    handle.pass_over_unread = pass_over_unread
+    for stage in stages:
+        _readers_of(stage).add(handle)
+
     notes = _passing.Notes()
     handle.taken.fetch = notes.fetch
     notes.leave_to(handle.taken.loops.add)
@@ -388,6 +400,10 @@ def shard_dataset(
 
     def begin() -> tf.Tensor:
         unread = handle.take_unread()
+        for stage in stages:
+            for other in list(_readers_of(stage)):
+                if other is not handle:
+                    other.pass_over_unread()
         part, number = handle.begin_numbered()
         notes.begin(number)
         source.begin(part.epoch)
@@ -405,6 +421,14 @@ def shard_dataset(
         count = deal.num_steps(num_rows)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     return dataset if source.is_read_late else dataset.prefetch(2)
+
+
+def _readers_of(stage: Any) -> weakref.WeakSet[Handle]:
+    """Returns the handles of the shares of a stage."""
+    if not hasattr(stage, "_hvd_readers"):
+        stage._hvd_readers = weakref.WeakSet()
+    readers: weakref.WeakSet[Handle] = stage._hvd_readers
+    return readers
 
 
 def _own_part(

@@ -376,7 +376,16 @@ def _of_shuffle(dataset: Any) -> Rows | None:
     if not below.is_light and below.read is not _itself:
         return None  # a buffer of rows that are not made yet may be larger
 
+    is_anew = bool(dataset._reshuffle_each_iteration)
+
     def shuffled(numbers: tf.data.Dataset) -> tf.data.Dataset:
+        if is_anew and not _looks.are_redrawn():
+            # Of two shares, as of `take` and of `skip`, each pass draws the
+            # next order for both.
+            stand_in: tf.data.Dataset | None
+            stand_in = getattr(dataset, "_hvd_stand_in", None)
+            if stand_in is not None:
+                return stand_in
         # `shuffle` would mix the global seed of now into a seed.
         variant = tf.raw_ops.ShuffleDatasetV3(
             input_dataset=numbers._variant_tensor,
@@ -384,15 +393,17 @@ def _of_shuffle(dataset: Any) -> Rows | None:
             seed=dataset._seed,
             seed2=dataset._seed2,
             seed_generator=tf.raw_ops.DummySeedGenerator(),
-            reshuffle_each_iteration=bool(dataset._reshuffle_each_iteration),
+            reshuffle_each_iteration=is_anew,
             # Not `_common_args`: datasets of files have no name.
             **numbers._flat_structure,
         )
         made = tf.data.experimental.from_variant(variant, numbers.element_spec)
         # TensorFlow drops functions of a dataset that Python has dropped.
         made._hvd_input = numbers
-        if dataset._reshuffle_each_iteration:
+        if is_anew:
             _looks.follow(dataset, made)
+            if not _looks.are_redrawn():
+                dataset._hvd_stand_in = made
         return made
 
     lengths = below.lengths

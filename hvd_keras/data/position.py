@@ -103,6 +103,8 @@ class Handle:
         self._is_announced: bool | None = None
         self._at_seek: list[Callable[[], None]] = []
         self._num_made = 0  # iterators since the last one that was read
+        # For shares that draw orders of the same `shuffle` in turn.
+        self.pass_over_unread: Callable[[], None] = lambda: None
         # Steps of an epoch, for who asks the share; None: it knows itself.
         self.whole_steps: int | None = None
         self.is_of_arrays = False  # not of data that may be shuffled already
@@ -116,6 +118,11 @@ class Handle:
         """Returns how many were made before this one, and never read."""
         num_made, self._num_made = self._num_made, 0
         return max(num_made - 1, 0)
+
+    def take_all_unread(self) -> int:
+        """Returns how many were made and not read so far."""
+        num_made, self._num_made = self._num_made, 0
+        return num_made
 
     @property
     def begins_whole(self) -> bool:

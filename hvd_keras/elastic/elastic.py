@@ -12,6 +12,7 @@ from hvd_keras._job import membership
 from hvd_keras._keras import callback_lists
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.legacy import ForKeras3
+from hvd_keras.data._arguments import is_read_once
 from hvd_keras.elastic._keeper import Keeper
 from hvd_keras.elastic._run import Run
 
@@ -108,7 +109,7 @@ class Elastic(ForKeras3, keras.callbacks.Callback):
         """
         if not membership.is_elastic() and self.directory is None:
             return fit(**arguments)
-        if hasattr(arguments.get("x"), "__next__"):
+        if is_read_once(arguments.get("x")):
             raise TypeError(
                 "`x` must be data that can begin anew, such as those of "
                 f"`hvd.shard`. Received: {type(arguments['x']).__name__}."

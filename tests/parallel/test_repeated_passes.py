@@ -177,3 +177,24 @@ def test_going_on_makes_no_more_rows_than_before() -> None:
     handle.seek(position.Position(0, 8))
     next(iter(share))
     assert len(made) < 200
+
+
+def test_shares_of_one_shuffle_draw_orders_in_turn() -> None:
+    def found(share: Callable[[Any], Any]) -> list[list[list[int]]]:
+        tf.random.set_seed(1)
+        made = Dataset.range(NUM_ROWS).shuffle(NUM_ROWS)
+        both = made.skip(8).batch(4), made.take(8).batch(4)
+        parts = [share(each) for each in both]
+        passes = []
+        for _ in range(3):
+            for part in parts:
+                own = [batch.numpy().tolist() for batch in part]
+                iter(part)  # as Keras does after an epoch
+                of_all = hvd.allgather_object(own)
+                steps = zip(*of_all, strict=True)
+                passes.append([list(itertools.chain(*each)) for each in steps])
+        return passes
+
+    ours = found(lambda data: hvd.shard(data, batched=True, policy="split"))
+    alone = found(lambda data: data)
+    assert ours == [[step[:4] for step in one] for one in alone]
