@@ -262,17 +262,21 @@ class Backend:
         """
         return contextlib.nullcontext()
 
-    def adds_up_rows(
+    def sums_of_rows(
         self, loss: Any, data: list[Any], known: Iterable[Any]
-    ) -> bool:
-        """Whether a scalar has a sum over rows in it, and not their mean.
+    ) -> set[str]:
+        """Tells what of a scalar is no mean over rows.
 
         Args:
             loss: The scalar, in a step that runs or is traced.
             data: The tensors of its batch.
             known: Parts of the loss that are right.
+
+        Returns:
+            "sum", for a sum over rows, and "ratio", for what is divided by
+            another number of the batch than that of its rows.
         """
-        return False
+        return set()
 
     def are_changed(self, gradients: list[Any], own: list[Any]) -> bool:
         """Whether a step has changed its gradients other than by a factor.

@@ -16,7 +16,7 @@ import numpy as np
 
 from hvd_keras._backends.interface import Array, Backend, TensorInfo
 from hvd_keras._backends.jax_products import products_of_rows
-from hvd_keras._backends.jax_sums import adds_up_rows, are_changed, marked
+from hvd_keras._backends.jax_sums import are_changed, marked, sums_of_rows
 from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._keras import jax as keras_jax
@@ -51,7 +51,7 @@ class JaxBackend(Backend):
 
     clips_each_batch = True
     wait_for_step = staticmethod(jax.block_until_ready)
-    adds_up_rows = staticmethod(adds_up_rows)
+    sums_of_rows = staticmethod(sums_of_rows)
     are_changed = staticmethod(are_changed)
 
     def grouped_allreduce(

@@ -44,8 +44,9 @@ class _State(NamedTuple):
 _NONE = _State(0)
 
 
-def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
-    """See `Backend.adds_up_rows`; for steps that are traced."""
+def sums_of_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> set[str]:
+    """See `Backend.sums_of_rows`; for steps that are traced."""
+    found: set[str] = set()
     parts = [x for x in map(behind, data) if getattr(x, "ndim", 0)]
     rows = {x.shape[0] for x in parts}
     sources = set(map(id, parts))
@@ -62,15 +63,26 @@ def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
             ahead += inputs
         elif kind in ("mul", "div"):
             ahead += _scaled(kind, inputs, rows)
+            if kind == "div" and _is_ratio(inputs, sources):
+                found.add("ratio")
         elif kind == "reduce_sum":
             (values,) = inputs
             is_of_rows = 0 in equation.params["axes"] and not _is_list(values)
             if is_of_rows and values.shape[0] in rows:
                 if any(id(x) in sources for x in _inside([values])):
-                    return True
+                    found.add("sum")
             else:
                 ahead.append(values)
-    return False
+    return found
+
+
+def _is_ratio(inputs: list[Any], sources: set[int]) -> bool:
+    """Whether scalars are divided that both depend on values of the batch."""
+    return all(
+        getattr(each, "ndim", 0) == 0
+        and any(id(x) in sources for x in _inside([each]))
+        for each in inputs
+    )
 
 
 def _scaled(kind: str, inputs: list[Any], rows: set[int]) -> list[Any]:

@@ -15,7 +15,7 @@ from hvd_keras._backends.notes import Note
 from hvd_keras._backends.options import ReduceOptions, path_of
 from hvd_keras._backends.tensorflow_products import products_of_rows
 from hvd_keras._backends.tensorflow_slices import gather_slices
-from hvd_keras._backends.tensorflow_sums import adds_up_rows, are_changed
+from hvd_keras._backends.tensorflow_sums import are_changed, sums_of_rows
 from hvd_keras._keras.tensorflow import is_in_other_strategy
 from hvd_keras._values.steps import in_steps
 from hvd_keras.compression import wire_alone
@@ -215,7 +215,7 @@ class TensorFlowBackend(Backend):
     ) -> contextlib.AbstractContextManager[None]:
         return products_of_rows(data, found)
 
-    adds_up_rows = staticmethod(adds_up_rows)
+    sums_of_rows = staticmethod(sums_of_rows)
     are_changed = staticmethod(are_changed)
 
     def held(self, value: Any) -> Array | None:

@@ -22,11 +22,12 @@ _LINEAR = (
 _SCALED = ("Mul", "RealDiv", "DivNoNan")
 
 
-def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
-    """See `Backend.adds_up_rows`; for steps that are traced."""
+def sums_of_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> set[str]:
+    """See `Backend.sums_of_rows`; for steps that are traced."""
     parts = [x for x in data if tf.is_tensor(x) and x.shape.rank]
+    found: set[str] = set()
     if tf.executing_eagerly() or not parts:
-        return False
+        return found
     sources = {id(x.op) for x in parts}
     rows = {x.shape[0] for x in parts}
     seen = {x.name for x in known}
@@ -41,14 +42,23 @@ def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
             ahead += op.inputs
         elif op.type in _SCALED:
             ahead += _scaled(op, rows)
+            if op.type != "Mul" and _is_ratio(op, sources):
+                found.add("ratio")
         elif op.type == "Sum":
             values = op.inputs[0]
             if _has_rows(values, op.inputs[1], rows):
                 if depends_on(values.op, sources):
-                    return True
+                    found.add("sum")
             else:
                 ahead.append(values)
-    return False
+    return found
+
+
+def _is_ratio(op: tf.Operation, sources: set[int]) -> bool:
+    """Whether scalars are divided that both depend on values of the batch."""
+    return all(
+        x.shape.rank == 0 and depends_on(x.op, sources) for x in op.inputs
+    )
 
 
 def _scaled(op: tf.Operation, rows: set[int | None]) -> list[tf.Tensor]:

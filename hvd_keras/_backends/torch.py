@@ -17,8 +17,8 @@ from hvd_keras._backends.options import ReduceOptions
 from hvd_keras._backends.products import are_paired, is_of_rows, rows_of
 from hvd_keras._backends.torch_sums import (
     GradientWatch,
-    adds_up_rows,
     are_changed,
+    sums_of_rows,
 )
 from hvd_keras._common.dtypes import check_dtype
 from hvd_keras._common.frameworks import dtype_of
@@ -163,7 +163,7 @@ class TorchBackend(Backend):
             return contextlib.nullcontext()
         return _Products(parts, rows, found)
 
-    adds_up_rows = staticmethod(adds_up_rows)
+    sums_of_rows = staticmethod(sums_of_rows)
     are_changed = staticmethod(are_changed)
 
     def held(self, value: Any) -> Array | None:

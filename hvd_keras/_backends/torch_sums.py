@@ -10,7 +10,8 @@ import torch
 
 # What of a sum is left by these is a sum.
 _TERMS = (
-    *("AddBackward", "SubBackward", "NegBackward", "MulBackward"),
+    *("AddBackward", "SubBackward", "RsubBackward", "NegBackward"),
+    "MulBackward",
     *("ToCopyBackward", "CloneBackward", "AliasBackward", "ViewBackward"),
     *("StackBackward", "SqueezeBackward", "UnsqueezeBackward"),
 )
@@ -29,14 +30,15 @@ _OF_TWO = frozenset(
 _LINEAR, _CHANGED = 1, 2
 
 
-def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
-    """See `Backend.adds_up_rows`."""
+def sums_of_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> set[str]:
+    """See `Backend.sums_of_rows`."""
     parts = [x for x in data if isinstance(x, torch.Tensor)]
     rows = {x.shape[0] for x in parts}
     seen = {x.grad_fn for x in known}
-    ahead = [loss.grad_fn]
+    found: set[str] = set()
+    ahead = [(loss.grad_fn, "sum")]
     while ahead:
-        node = ahead.pop()
+        node, of_sum = ahead.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
@@ -44,7 +46,9 @@ def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
         inner = [each for each, _ in node.next_functions]
         # A product of two values of the batch is no term.
         if kind in _TERMS and (kind != "MulBackward" or None in inner):
-            ahead += inner
+            ahead += [(each, of_sum) for each in inner]
+        elif kind == "DivBackward" and _divides_by_values(node, rows):
+            ahead.append((inner[0], "ratio"))
         elif kind == "SumBackward":
             shape = node._saved_self_sym_sizes
             axes = getattr(node, "_saved_dim", None) or range(len(shape))
@@ -52,10 +56,19 @@ def adds_up_rows(loss: Any, data: list[Any], known: Iterable[Any]) -> bool:
             is_of_parts = inner[0].name().startswith("StackBackward")
             if 0 in over and shape and shape[0] in rows and not is_of_parts:
                 if not _is_penalty(node, shape):
-                    return True
+                    found.add(of_sum)
             else:
-                ahead += inner
-    return False
+                ahead += [(each, of_sum) for each in inner]
+    return found
+
+
+def _divides_by_values(node: Any, rows: set[int]) -> bool:
+    """Whether a division is by a tensor, and not by a number of rows."""
+    divisor = node._saved_other
+    # A number of Python is kept as a float64.
+    if divisor.ndim or divisor.dtype != torch.get_default_dtype():
+        return False
+    return not any(n and float(divisor) % n == 0 for n in rows)
 
 
 def _is_penalty(node: Any, shape: torch.Size) -> bool:

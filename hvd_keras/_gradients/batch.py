@@ -103,8 +103,9 @@ class Batch:
         data: list[Any],
     ) -> None:
         self.known: list[Any] = []
-        # Whether a loss adds up rows that nobody has made a sum of all ranks.
-        self.adds_up_rows = False
+        # What of losses is no mean over rows, and nobody has made one of all
+        # ranks; see `Backend.sums_of_rows`.
+        self.sums_of_rows: set[str] = set()
         # What the backend has noted of them, and whether the step has changed
         # them.
         self.gradients: list[Any] = []
@@ -205,9 +206,9 @@ class Batch:
         return self._weighted(loss)
 
     def look_for_sums(self, loss: Any) -> None:
-        """Notes whether a scalar loss adds up the rows of this rank."""
+        """Notes what of a scalar loss is no mean over the rows."""
         if self._data and self._sum_factor != 1.0:
-            self.adds_up_rows |= _backends.current().adds_up_rows(
+            self.sums_of_rows |= _backends.current().sums_of_rows(
                 loss, self._data, self.known
             )
 

@@ -90,9 +90,11 @@ def _end_step(step: keras_steps.Step) -> None:
             'dealt by `policy="pad"`.'
         )
     step.note_loss(is_part=batch.has_part_of_loss)
-    if batch.adds_up_rows:
-        name = method or f"the step of {type(step.model).__name__}"
+    name = method or f"the step of {type(step.model).__name__}"
+    if "sum" in batch.sums_of_rows:
         advice.tell_of_sum_of_rows(step.model, name)
+    if "ratio" in batch.sums_of_rows:
+        advice.tell_of_ratio_of_rows(step.model, name)
     if batch.changes_gradients and method is not None:
         advice.tell_of_changed_gradients(step.model, method)
     if (

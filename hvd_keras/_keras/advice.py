@@ -40,6 +40,13 @@ _SUM_OF_ROWS = (
     "ranks. Elsewhere take `hvd.global_mean` times the rows of a global batch. "
     "Received: %s."
 )
+_RATIO_OF_ROWS = (
+    "A loss divides by a number that depends on the rows of a batch, such as "
+    "the sum of a mask. Each rank divides by that of its own rows, so N ranks "
+    "train on another loss than one process. Give Keras a value a row, or let "
+    "`hvd.global_mean(values, mask=mask)` divide by that of all ranks. "
+    "Received: %s."
+)
 _CHANGED_GRADIENTS = (
     "A step changes its gradients before the optimizer gets them. These are of "
     "the rank's rows: clipped or scaled by their own norm, their mean is not "
@@ -170,6 +177,11 @@ def tell_of_unknown_mean(model: Any, method: str) -> None:
 def tell_of_sum_of_rows(model: Any, method: str) -> None:
     """Warns of a loss that is a sum over this rank's rows."""
     _tell(model, _SUM_OF_ROWS, method)
+
+
+def tell_of_ratio_of_rows(model: Any, method: str) -> None:
+    """Warns of a loss that is another mean of rows than that of all."""
+    _tell(model, _RATIO_OF_ROWS, method, is_other_loss=True)
 
 
 def tell_of_changed_gradients(model: Any, method: str) -> None:

@@ -127,6 +127,51 @@ def test_other_losses_are_not(arguments: Any, caplog: Any) -> None:
     assert "adds up the" not in caplog.text
 
 
+def _of_masked(y: Any, y_pred: Any) -> Any:
+    mask = ops.cast(y > 0, "float32")
+    return ops.sum(ops.square(y - y_pred) * mask) / ops.sum(mask)
+
+
+def _of_overlap(y: Any, y_pred: Any) -> Any:
+    areas = ops.sum(ops.square(y)) + ops.sum(ops.square(y_pred))
+    return 1 - (2 * ops.sum(y * y_pred) + 1.0) / (areas + 1.0)
+
+
+def _of_masked_means(y: Any, y_pred: Any) -> Any:
+    mask = ops.cast(y > 0, "float32")
+    mean = ops.mean(ops.abs(y - y_pred) * mask)
+    return ops.divide_no_nan(mean, ops.mean(mask))
+
+
+def _of_masked_rows(y: Any, y_pred: Any) -> Any:
+    mask = ops.cast(y > 0, "float32")
+    squares = ops.sum(ops.square(y - y_pred) * mask, axis=-1)
+    return ops.mean(squares / (ops.sum(mask, axis=-1) + 1.0))
+
+
+def _of_all_masked(y: Any, y_pred: Any) -> Any:
+    return hvd.global_mean(ops.square(y - y_pred), mask=y > 0)
+
+
+@pytest.mark.parametrize(
+    ("of", "is_told"),
+    [
+        (_of_masked, True),
+        (_of_overlap, True),
+        (_of_masked_means, BACKEND == "tensorflow"),
+        (_of_masked_rows, False),
+        (_of_all_masked, False),
+        (squares_of(lambda squares: ops.mean(squares) / 2.0), False),
+        (squares_of(lambda squares: ops.sum(squares) / SIZE**2), False),
+    ],
+)
+def test_a_ratio_over_rows_is_told(of: Any, is_told: bool, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, logger="hvd_keras")
+    fit(of)
+    told = [r.message for r in caplog.records if "divides by a" in r.message]
+    assert len(told) == (is_told and hvd.rank() == 0 and hvd.size() > 1)
+
+
 class Trainer(keras.Sequential):
     """Trains a model of its own, which is not distributed, in its steps."""
 
