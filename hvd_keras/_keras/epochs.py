@@ -50,6 +50,17 @@ open_ends: Hooks[Callable[[Any], bool]] = Hooks()
 weighs_classes: Hooks[Callable[[Any], bool]] = Hooks()
 
 
+class LateData:
+    """Data of a call that are made when Keras begins to read them.
+
+    Args:
+        make: Returns them.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
 def batch_sizes_of(call: Call) -> list[int] | None:
     """Returns what tells the rows of each batch; None if they are unknown."""
     adapter = require(call.epochs, "data_adapter")
@@ -173,6 +184,8 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kw: Any) -> None:
         bound = signature.bind(*args, **kw)
         given = bound.arguments
+        if isinstance(given["x"], LateData):
+            given["x"] = given["x"].make()
         weight = given.get("class_weight")
         # Keras refuses it for data with weights, which may be ours.
         is_ours = weight is not None and any(

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from hvd_keras.data import shard
+from hvd_keras.data._arguments import is_read_once
 from hvd_keras.data._counts import source_of
 from hvd_keras.data.position import Handle, handle_of
 from hvd_keras.distribution import _orders
@@ -66,7 +67,7 @@ def shared(
     if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles
         order = _orders.of_loader(x)
         return shard(x, global_batch_size=x.batch_size, **order)
-    if isinstance(x, Iterator):
+    if is_read_once(x):
         replayed = _Replayed(x)
         whole = _generated(replayed)
         if replayed.is_read_late:
@@ -92,16 +93,12 @@ def _default_batch_size(num_rows: int, steps: int | None) -> int:
     return math.ceil(num_rows / steps) if steps else _BATCH_SIZE
 
 
-def is_read_once(x: Any) -> bool:
-    """Whether what is read of `x` is gone."""
-    return isinstance(x, Iterator)
-
-
 def are_arrays(x: Any) -> bool:
     """Whether Keras takes targets and weights beside `x`."""
     tf = sys.modules.get("tensorflow")
     return not (
-        isinstance(x, keras.utils.PyDataset | Iterator)
+        isinstance(x, keras.utils.PyDataset)
+        or is_read_once(x)
         or hasattr(x, "collate_fn")
         or (tf is not None and isinstance(x, tf.data.Dataset))
     )

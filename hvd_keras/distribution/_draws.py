@@ -105,9 +105,11 @@ def _watched(package: str, name: str, *, is_same: bool = False) -> Any:
 
 
 def _tell(function: str, *, is_same: bool) -> None:
-    # Keras draws by the functions of its backend.
+    # Keras draws by the functions of its backend; `K.random_normal` takes a
+    # seed of an op from NumPy.
     caller = sys._getframe(2).f_globals.get("__name__", "")
-    is_of_keras = caller.startswith(_backend.__name__)
+    of_keras = _backend.__name__, "keras.src.legacy.backend"
+    is_of_keras = caller.startswith(of_keras)
     if is_same in _told or (is_of_keras and is_same):
         return
     _told.add(is_same)

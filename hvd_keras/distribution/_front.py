@@ -5,6 +5,7 @@ What it does is what the four changes of a script do, by the same functions.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,13 @@ import keras
 from hvd_keras import basics
 from hvd_keras._gradients.distributed_class import is_multi_optimizer, unwrapped
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
-from hvd_keras._keras import calls, models
+from hvd_keras._keras import calls, epochs, models
 from hvd_keras._keras.lookup import private_module, require
 from hvd_keras.callbacks import (
     BroadcastGlobalVariablesCallback,
     MetricAverageCallback,
 )
+from hvd_keras.data._arguments import is_read_once
 from hvd_keras.data._comparison import called_by
 from hvd_keras.distribution import _data, _orders, _turns
 from hvd_keras.exceptions import InvalidArgumentError
@@ -65,6 +67,8 @@ class Front:
             kw: The same, by name.
         """
         _check_strategy(model)
+        if self._shares_data:
+            _check_stateful(model)
         signature = inspect.signature(getattr(keras.Model, method))
         bound = signature.bind(model, *args, **kw)
         bound.apply_defaults()
@@ -104,8 +108,16 @@ class Front:
             if held_out is not None:
                 rows = keras.utils.unpack_x_y_sample_weight(held_out)
                 size = self._global(given["validation_batch_size"]) or size
-                given["validation_data"] = _data.shared(
-                    *rows, batch_size=size, steps=given["validation_steps"]
+                share = functools.partial(
+                    _data.shared,
+                    *rows,
+                    batch_size=size,
+                    steps=given["validation_steps"],
+                )
+                # What a generator draws may come after what others draw.
+                is_late = is_read_once(held_out)
+                given["validation_data"] = (
+                    epochs.LateData(share) if is_late else share()
                 )
         given.update(self._of_calls(given))
         given.update(
@@ -128,7 +140,7 @@ class Front:
     def _predict(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         x = given["x"]
         is_whole = self._shares_data and given["steps"] is None
-        if not is_whole or _data.is_read_once(x) or hasattr(x, "collate_fn"):
+        if not is_whole or is_read_once(x) or hasattr(x, "collate_fn"):
             given.update(self._of_calls(given))
             return run(**given)
         size = given.pop("batch_size")
@@ -161,6 +173,24 @@ def _check_strategy(model: Any) -> None:
             "Remove the scope of `tf.distribute` from the script, and start a "
             "rank for each device. Received: a model in a "
             f"{type(strategy).__name__} with {num_replicas} devices."
+        )
+
+
+def _check_stateful(model: Any) -> None:
+    """Raises InvalidArgumentError for layers that know rows by their place."""
+    names = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional)
+        and getattr(layer, "stateful", False)
+    ]
+    if names and basics.size() > 1:
+        raise InvalidArgumentError(
+            "`stateful=True` keeps a state for each row of a batch, and has a "
+            "batch size that is fixed; each rank gets a part of a batch here. "
+            "Train such a model on one rank, or by the four changes, built for "
+            "the rows of a rank: `hvd.shard(data, batch_size=...)`. Received: "
+            f"the layers {', '.join(names)}."
         )
 
 

@@ -111,6 +111,22 @@ def test_a_model_on_several_devices_is_refused() -> None:
     assert "MirroredStrategy with 2 devices" in job.stderr
 
 
+STATEFUL = """
+import keras, numpy as np
+x = np.ones((8, 5, 3), "float32")
+model = keras.Sequential([keras.layers.GRU(4, stateful=True, name="kept")])
+model.compile("sgd", "mse")
+model.fit(x, x[:, 0, :1], batch_size=4, verbose=0)
+"""
+
+
+def test_states_of_rows_are_refused() -> None:
+    job = jobs.run_python(2, STATEFUL, "--distribute")
+    assert job.status == 1
+    assert "`stateful=True` keeps a state for each row" in job.stderr
+    assert "the layers kept" in job.stderr
+
+
 DRAWS = """
 import keras, numpy as np
 
@@ -173,6 +189,16 @@ def test_draws_in_steps_are_told(backend: str) -> None:
     job = _drawing(backend, then)
     assert job.count("steps of `fit` draw random numbers") == 1
     assert "by `keras.random.normal`: all 2 ranks draw the same ones" in job
+
+
+def test_seeds_that_keras_draws_are_none_of_a_step() -> None:
+    then = """
+import tensorflow as tf
+ended(lambda shape, _: tf.keras.backend.random_normal(shape))
+"""
+    job = _drawing("tensorflow", then)
+    assert "np.random.randint" not in job
+    assert "by `tf.random.normal`: each rank draws its own" in job
 
 
 def _drawing(backend: str, then: str) -> str:

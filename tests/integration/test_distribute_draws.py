@@ -97,3 +97,58 @@ def test_data_that_the_script_has_looked_at_are_in_its_order(
         for text in (shared.stdout, alone)
     )
     assert abs(got - want) < 1e-5
+
+
+# Both data of a `fit` draw: orders of one `shuffle`, numbers of one generator.
+SEVERAL = """
+import keras, numpy as np, tensorflow as tf
+
+class Flow(keras.utils.PyDataset):  # as of `ImageDataGenerator.flow`
+    def __len__(self):
+        return 3
+    def __getitem__(self, index):
+        return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+    def __iter__(self):
+        return self
+    def __next__(self):
+        return self[0]
+
+def drawn(draws):
+    while True:
+        rows = draws.normal(size=(8, 2)).astype("float32")
+        yield rows, rows[:, :1]
+
+def trained(data, **options):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    logs = model.fit(data, epochs=3, verbose=0, **options).history
+    weights = model.get_weights()[0].ravel()
+    print("got", *logs["loss"], *logs["val_loss"], *weights)
+
+keras.utils.set_random_seed(2)
+x = np.random.rand(24, 2).astype("float32")
+y = x[:, :1]
+rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24)
+trained(rows.skip(8).batch(8), validation_data=rows.take(8).batch(8))
+trained(rows.batch(8), validation_data=rows.take(8).batch(4))
+trained(Flow(), validation_data=Flow())
+np.random.seed(3)
+draw = lambda *_: np.random.rand()
+before = keras.callbacks.LambdaCallback(on_epoch_begin=draw)
+held_out = dict(validation_data=drawn(np.random), validation_steps=1)
+trained(x, y=y, shuffle=False, callbacks=[before], **held_out)
+"""
+
+
+def test_data_that_draw_from_one_generator_draw_in_turn() -> None:
+    alone = "\n".join(jobs.run_python(1, SEVERAL).lines(0))
+    shared = jobs.run_python(2, SEVERAL, "--distribute")
+    assert shared.status == 0, shared.stderr[-3000:]
+    got, want = (
+        [float(word) for word in text.split() if word != "got"]
+        for text in (shared.stdout, alone)
+    )
+    assert len(got) == len(want) > 30
+    for ours, wanted in zip(got, want, strict=True):
+        assert abs(ours - wanted) < 1e-5
