@@ -18,6 +18,8 @@ seconds, medians over the rounds. `--what` picks some of:
   rank 0 gives what all hosts received. `input_hosts.py` runs it.
 - `pictures`: an epoch of `keras.utils.image_dataset_from_directory` over
   --pictures JPEG files of 256 x 256.
+- `fit`: `fit` of a small CNN on these files, in 64 x 64, with a core for each
+  rank; images a second of all ranks. Run it with two numbers of ranks.
 """
 
 from __future__ import annotations
@@ -319,7 +321,8 @@ def run_many(folder: pathlib.Path) -> None:
     )
 
 
-def run_pictures(folder: pathlib.Path) -> None:
+def share_of_pictures(folder: pathlib.Path, size: int) -> Any:
+    """Returns a rank's batches of JPEG files; rank 0 writes those first."""
     import keras
     import tensorflow as tf
 
@@ -335,10 +338,38 @@ def run_pictures(folder: pathlib.Path) -> None:
             path.write_bytes(tf.io.encode_jpeg(whole).numpy())
     hvd.barrier()
     data = keras.utils.image_dataset_from_directory(
-        top, image_size=(224, 224), batch_size=FLAGS.batch, seed=1, verbose=0
+        top, image_size=(size, size), batch_size=FLAGS.batch, seed=1, verbose=0
     )
-    share = hvd.shard(data, batch_size=FLAGS.batch, batched=True)
-    run_share("image_dataset_from_directory", share)
+    return hvd.shard(data, batch_size=FLAGS.batch, batched=True)
+
+
+def run_pictures(folder: pathlib.Path) -> None:
+    run_share("image_dataset_from_directory", share_of_pictures(folder, 224))
+
+
+def run_fit(folder: pathlib.Path) -> None:
+    os.sched_setaffinity(0, {hvd.local_rank()})
+    import keras
+
+    share = share_of_pictures(folder, 64)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(8, 3, strides=2, activation="relu"),
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2, activation="softmax"),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    start = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(share, callbacks=start, verbose=0)
+    fit = functools.partial(model.fit, share, epochs=5, verbose=0)
+    seconds = [measured(fit)[2] for _ in range(FLAGS.rounds)]
+    count = 5 * FLAGS.pictures
+    tell(fit="a CNN", images_a_second=round(count / statistics.median(seconds)))
 
 
 def resident() -> float:
@@ -359,6 +390,7 @@ def main(_: Any) -> None:
         "resume": run_resume,
         "many": run_many,
         "pictures": run_pictures,
+        "fit": run_fit,
     }
     for what in FLAGS.what:
         runs[what](path)
