@@ -93,7 +93,10 @@ def _end_step(step: keras_steps.Step) -> None:
     name = method or f"the step of {type(step.model).__name__}"
     if "sum" in batch.sums_of_rows:
         advice.tell_of_sum_of_rows(step.model, name)
-    if "ratio" in batch.sums_of_rows:
+    # Of losses of Keras that are ratios, the start of `fit` tells.
+    if "ratio" in batch.sums_of_rows and not (
+        keras_losses.losses_of_whole_batches(step.model)
+    ):
         advice.tell_of_ratio_of_rows(step.model, name)
     if batch.changes_gradients and method is not None:
         advice.tell_of_changed_gradients(step.model, method)

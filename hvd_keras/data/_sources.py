@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.dataset_kinds import kind_of
+from hvd_keras._job import state
 from hvd_keras.data import (
     _functions,
     _joined,
@@ -377,15 +378,16 @@ def _of_shuffle(dataset: Any) -> Rows | None:
         return None  # a buffer of rows that are not made yet may be larger
 
     is_anew = bool(dataset._reshuffle_each_iteration)
+    # Of two shares, as of `take` and of `skip`, each pass draws the next order
+    # for both. Ranks that have joined an elastic job begin with the first.
+    is_kept = is_anew and not _looks.are_redrawn()
+    generation = state.generation()
 
     def shuffled(numbers: tf.data.Dataset) -> tf.data.Dataset:
-        if is_anew and not _looks.are_redrawn():
-            # Of two shares, as of `take` and of `skip`, each pass draws the
-            # next order for both.
-            stand_in: tf.data.Dataset | None
-            stand_in = getattr(dataset, "_hvd_stand_in", None)
-            if stand_in is not None:
-                return stand_in
+        known = getattr(dataset, "_hvd_stand_in", None)
+        if is_kept and known is not None and known[0] == generation:
+            stand_in: tf.data.Dataset = known[1]
+            return stand_in
         # `shuffle` would mix the global seed of now into a seed.
         variant = tf.raw_ops.ShuffleDatasetV3(
             input_dataset=numbers._variant_tensor,
@@ -402,8 +404,8 @@ def _of_shuffle(dataset: Any) -> Rows | None:
         made._hvd_input = numbers
         if is_anew:
             _looks.follow(dataset, made)
-            if not _looks.are_redrawn():
-                dataset._hvd_stand_in = made
+        if is_kept:
+            dataset._hvd_stand_in = generation, made
         return made
 
     lengths = below.lengths
