@@ -69,6 +69,7 @@ apart: Apart | None = None
 has_broadcast_weights = False  # so ranks mean to train one model
 # Elements of tensors that were reduced by calls, while it trains.
 reduced_sizes: set[int] = set()
+has_transform = False  # the program made a transform of optax that reduces
 has_own_sets = False  # ranks meet in sets that the program has made
 trains_on_share = False  # a `fit` had rows that `hvd.shard` has dealt out
 place_of_fit = ""  # where the running `fit` was called; "": none runs

@@ -67,8 +67,6 @@ class Front:
             kw: The same, by name.
         """
         _check_strategy(model)
-        if self._shares_data:
-            _check_stateful(model)
         signature = inspect.signature(getattr(keras.Model, method))
         bound = signature.bind(model, *args, **kw)
         bound.apply_defaults()
@@ -90,6 +88,7 @@ class Front:
         start = BroadcastGlobalVariablesCallback(0)
         if not self._shares_data:
             return run(**_with({**given, **self._of_calls(given)}, start))
+        _check_stateful(model)
         held_out = given["validation_data"]
         if given["validation_split"] and held_out is None:
             rows, held_out = _split(
@@ -131,6 +130,7 @@ class Front:
     def _evaluate(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         given.update(self._of_calls(given))
         if self._shares_data:
+            _check_stateful(model)
             with called_by("evaluate"):
                 size = self._global(given["batch_size"])
                 _share_rows(given, size, steps=given["steps"])
@@ -140,6 +140,7 @@ class Front:
     def _predict(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         x = given["x"]
         is_whole = self._shares_data and given["steps"] is None
+        is_whole = is_whole and not _stateful_layers(model)
         if not is_whole or is_read_once(x) or hasattr(x, "collate_fn"):
             given.update(self._of_calls(given))
             return run(**given)
@@ -178,12 +179,7 @@ def _check_strategy(model: Any) -> None:
 
 def _check_stateful(model: Any) -> None:
     """Raises InvalidArgumentError for layers that know rows by their place."""
-    names = [
-        layer.name
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional)
-        and getattr(layer, "stateful", False)
-    ]
+    names = _stateful_layers(model)
     if names and basics.size() > 1:
         raise InvalidArgumentError(
             "`stateful=True` keeps a state for each row of a batch, and has a "
@@ -192,6 +188,16 @@ def _check_stateful(model: Any) -> None:
             "the rows of a rank: `hvd.shard(data, batch_size=...)`. Received: "
             f"the layers {', '.join(names)}."
         )
+
+
+def _stateful_layers(model: Any) -> list[str]:
+    """Returns the names of layers that keep a state for each row of a batch."""
+    return [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional)
+        and getattr(layer, "stateful", False)
+    ]
 
 
 def has_shared() -> bool:

@@ -143,9 +143,12 @@ def _tell_of_loop(training: training_signs.Training) -> None:
 
 def _reduces(training: training_signs.Training | None) -> bool:
     """Whether a script reduces its gradients by itself."""
-    own = {"hvd_keras.gradient_tape", "hvd_keras.jax.distribute"}
     is_reducing = training is not None and training.reduces
-    return is_reducing or not own.isdisjoint(sys.modules)
+    return (
+        is_reducing
+        or training_signs.has_transform
+        or "hvd_keras.gradient_tape" in sys.modules
+    )
 
 
 def _tell_at_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from hvd_keras._common import training_signs
 from hvd_keras.compression import Compression, Compressor, to_compressor
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.jax._start import FirstValues
@@ -49,6 +50,7 @@ def distribute(
     >>> state = optimizer.init(params)
     >>> updates, state = optimizer.update(gradients, state, params)
     """
+    training_signs.has_transform = True
     compression = to_compressor(compression)
     update = getattr(optimizer, "update", None)
     if update is None or not hasattr(optimizer, "_replace"):

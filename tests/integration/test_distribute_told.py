@@ -60,3 +60,27 @@ def test_a_script_that_shares_nothing_is_told() -> None:
         "nothing was distributed",  # at the end
     ):
         assert job.stderr.count(words) == 1, job.stderr
+
+
+LOOP_OF_JAX = """
+import jax, keras, numpy as np
+layer = keras.layers.Dense(1)
+layer.build((None, 2))
+optimizer = keras.optimizers.SGD(0.1)
+optimizer.build(layer.trainable_variables)
+def loss(weights, rows):
+    return layer.stateless_call(weights, [], rows)[0].mean()
+step = jax.jit(jax.grad(loss))
+weights = [each.value for each in layer.trainable_variables]
+state = [each.value for each in optimizer.variables]
+for _ in range(3):
+    gradients = step(weights, np.ones((4, 2), "f"))
+    weights, state = optimizer.stateless_apply(state, gradients, weights)
+"""
+
+
+def test_a_loop_of_jax_is_no_training_apart() -> None:
+    job = jobs.run_python(2, LOOP_OF_JAX, "--distribute", KERAS_BACKEND="jax")
+    assert job.status == 0, job.stderr
+    assert job.stderr.count("nothing was distributed") == 1, job.stderr
+    assert "a model of its own" not in job.stderr
