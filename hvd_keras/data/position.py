@@ -116,8 +116,7 @@ class Handle:
 
     def take_unread(self) -> int:
         """Returns how many were made before this one, and never read."""
-        num_made, self._num_made = self._num_made, 0
-        return max(num_made - 1, 0)
+        return max(self.take_all_unread() - 1, 0)
 
     def take_all_unread(self) -> int:
         """Returns how many were made and not read so far."""

@@ -84,11 +84,12 @@ class Front:
             return stand_in(model, run, given)
 
     def _fit(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
+        if self._shares_data:
+            _check_stateful(model)
         distribute_optimizers(model)
         start = BroadcastGlobalVariablesCallback(0)
         if not self._shares_data:
             return run(**_with({**given, **self._of_calls(given)}, start))
-        _check_stateful(model)
         held_out = given["validation_data"]
         if given["validation_split"] and held_out is None:
             rows, held_out = _split(
@@ -104,20 +105,16 @@ class Front:
                 steps=given["steps_per_epoch"],
                 shuffle=given["shuffle"],
             )
-            if held_out is not None:
-                rows = keras.utils.unpack_x_y_sample_weight(held_out)
-                size = self._global(given["validation_batch_size"]) or size
-                share = functools.partial(
-                    _data.shared,
-                    *rows,
-                    batch_size=size,
-                    steps=given["validation_steps"],
-                )
-                # What a generator draws may come after what others draw.
-                is_late = is_read_once(held_out)
-                given["validation_data"] = (
-                    epochs.LateData(share) if is_late else share()
-                )
+        if held_out is not None:
+            size = self._global(given["validation_batch_size"]) or size
+            share = functools.partial(
+                _share_of_validation, held_out, size, given["validation_steps"]
+            )
+            # What a generator draws may come after what others draw.
+            is_late = is_read_once(held_out)
+            given["validation_data"] = (
+                epochs.LateData(share) if is_late else share()
+            )
         given.update(self._of_calls(given))
         given.update(
             batch_size=None,
@@ -242,6 +239,15 @@ def _share_rows(
     given["x"] = _data.shared(
         x, *others, batch_size=size, steps=steps, shuffle=shuffle
     )
+
+
+def _share_of_validation(
+    held_out: Any, size: int | None, steps: int | None
+) -> Any:
+    """Returns this rank's share of what `fit` validates with."""
+    rows = keras.utils.unpack_x_y_sample_weight(held_out)
+    with called_by("fit"):
+        return _data.shared(*rows, batch_size=size, steps=steps)
 
 
 def _with(given: dict[str, Any], *first: Any) -> dict[str, Any]:

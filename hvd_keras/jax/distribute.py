@@ -50,7 +50,6 @@ def distribute(
     >>> state = optimizer.init(params)
     >>> updates, state = optimizer.update(gradients, state, params)
     """
-    training_signs.has_transform = True
     compression = to_compressor(compression)
     update = getattr(optimizer, "update", None)
     if update is None or not hasattr(optimizer, "_replace"):
@@ -58,6 +57,7 @@ def distribute(
             "`optimizer` must be a gradient transformation of optax. Received: "
             f"{type(optimizer).__name__}."
         )
+    training_signs.has_transform = True
 
     first = FirstValues(process_set)
 
