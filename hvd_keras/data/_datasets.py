@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -389,9 +388,8 @@ def shard_dataset(
     # Shares of one `shuffle`, as of its `take` and its `skip`, draw orders in
     # turn, as iterators are made.
     stages = _shuffles.reshuffling(source.first) if source.is_fixed else []
+    handle.unread = list(map(_unread_of, stages))
     handle.pass_over_unread = pass_over_unread
-    for stage in stages:
-        _readers_of(stage).add(handle)
 
     notes = _passing.Notes()
     handle.taken.fetch = notes.fetch
@@ -400,10 +398,8 @@ def shard_dataset(
 
     def begin() -> tf.Tensor:
         unread = handle.take_unread()
-        for stage in stages:
-            for other in list(_readers_of(stage)):
-                if other is not handle:
-                    other.pass_over_unread()
+        for other in [each for handles in handle.unread for each in handles]:
+            other.pass_over_unread()
         part, number = handle.begin_numbered()
         notes.begin(number)
         source.begin(part.epoch)
@@ -423,12 +419,15 @@ def shard_dataset(
     return dataset if source.is_read_late else dataset.prefetch(2)
 
 
-def _readers_of(stage: Any) -> weakref.WeakSet[Handle]:
-    """Returns the handles of the shares of a stage."""
-    if not hasattr(stage, "_hvd_readers"):
-        stage._hvd_readers = weakref.WeakSet()
-    readers: weakref.WeakSet[Handle] = stage._hvd_readers
-    return readers
+def _unread_of(stage: Any) -> dict[Handle, None]:
+    """Returns the shares of a stage with iterators that nobody has read.
+
+    They are held: what Python collects, and when, differs by rank.
+    """
+    if not hasattr(stage, "_hvd_unread"):
+        stage._hvd_unread = {}
+    handles: dict[Handle, None] = stage._hvd_unread
+    return handles
 
 
 def _own_part(

@@ -103,7 +103,9 @@ class Handle:
         self._is_announced: bool | None = None
         self._at_seek: list[Callable[[], None]] = []
         self._num_made = 0  # iterators since the last one that was read
-        # For shares that draw orders of the same `shuffle` in turn.
+        # For shares that draw orders of the same `shuffle` in turn: by stage,
+        # those that have iterators which nobody has read.
+        self.unread: list[dict[Handle, None]] = []
         self.pass_over_unread: Callable[[], None] = lambda: None
         # Steps of an epoch, for who asks the share; None: it knows itself.
         self.whole_steps: int | None = None
@@ -112,6 +114,8 @@ class Handle:
     def note_iterator(self) -> None:
         """Notes that a program has made an iterator."""
         self._num_made += 1
+        for handles in self.unread:
+            handles[self] = None
         self.taken.loops.note_place()
 
     def take_unread(self) -> int:
@@ -120,6 +124,8 @@ class Handle:
 
     def take_all_unread(self) -> int:
         """Returns how many were made and not read so far."""
+        for handles in self.unread:
+            handles.pop(self, None)
         num_made, self._num_made = self._num_made, 0
         return num_made
 
