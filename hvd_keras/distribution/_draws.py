@@ -108,7 +108,8 @@ def _tell(function: str, *, is_same: bool) -> None:
     # Keras draws by the functions of its backend; `K.random_normal` takes a
     # seed of an op from NumPy.
     caller = sys._getframe(2).f_globals.get("__name__", "")
-    of_keras = _backend.__name__, "keras.src.legacy.backend"
+    keras_code = _backend.__name__.removesuffix(".backend")
+    of_keras = _backend.__name__, f"{keras_code}.legacy.backend"
     is_of_keras = caller.startswith(of_keras)
     if is_same in _told or (is_of_keras and is_same):
         return
