@@ -132,6 +132,17 @@ TABLE = (
         "of the ranks that make a folder, all but one raise FileExistsError",
         "Python 3.10 to 3.14",
     ),
+    *(
+        Row(
+            owner,
+            "open",
+            "distribution._own_files",
+            "write a file of the script on one rank of a host",
+            "what an unchanged script appends to a file is there N times",
+            "Python 3.10 to 3.14",
+        )
+        for owner in ("builtins", "io")
+    ),
     Row(
         "os",
         "stat",

@@ -13,8 +13,8 @@ _BEGAN = time.time() - 10.0
 
 # Packages by which a script opens files.
 _HELPERS = frozenset(
-    "codecs contextlib genericpath glob gzip matplotlib numpy os pandas "
-    "pathlib PIL posixpath shutil subprocess tarfile zipfile".split()
+    "codecs contextlib genericpath glob gzip logging matplotlib numpy os "
+    "pandas pathlib PIL posixpath shutil subprocess tarfile zipfile".split()
 )
 # Those that fetch data for it, and keep files that a later call finds.
 FETCHERS = frozenset(

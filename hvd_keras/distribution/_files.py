@@ -2,7 +2,6 @@
 
 One rank saves a model for all that name the same file; the ranks of a host
 download one after the other.
-What a script opens by itself is left to it, and told.
 """
 
 from __future__ import annotations
@@ -11,29 +10,23 @@ import fcntl
 import functools
 import inspect
 import os
-import pathlib
-import re
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from hvd_keras import basics, objects
-from hvd_keras._common import log, paths
+from hvd_keras._common import paths
 from hvd_keras._common.replacements import replace
 from hvd_keras._job import written_files
 from hvd_keras._keras.calls import running_calls
 from hvd_keras._keras.lookup import owner_of, private_module
 from hvd_keras.callbacks._rank_zero import on_rank_zero
 from hvd_keras.distribution import _keras_api, _turns
-from hvd_keras.distribution._callers import is_of_script
 from hvd_keras.exceptions import HvdError
 
 Function = Callable[..., Any]
 
 _is_writing = False  # for all ranks
-_told: set[str] = set()  # of files that the script opens by itself
-_MOST_TOLD = 8
 
 
 def share() -> None:
@@ -46,8 +39,6 @@ def share() -> None:
     get_file = private_module("utils.file_utils").get_file
     _replace_everywhere("get_file", get_file, _one_at_a_time)
     written_files.watch(clocks_alone=True)
-    if basics.rank() == 0 and basics.size() > 1 and not _knows_ranks():
-        sys.addaudithook(_tell_of_own_file)
 
 
 def _replace_everywhere(
@@ -145,45 +136,3 @@ def _one_at_a_time(original: Function) -> Function:
             os.close(home)
 
     return get_file
-
-
-def _tell_of_own_file(event: str, arguments: tuple[Any, ...]) -> None:
-    """Tells of the first file that the script opens to write in it.
-
-    And of each to which it appends, for that has the lines of all ranks.
-    """
-    if event != "open" or not basics.is_initialized():
-        return
-    path, mode, _ = arguments
-    modes = set(mode) if isinstance(mode, str) else set()
-    if modes.isdisjoint("wax+") or not isinstance(path, str | os.PathLike):
-        return
-    name = os.fspath(path)
-    is_known = str(name) in _told or len(_told) == _MOST_TOLD
-    if is_known or (_told and "a" not in modes):
-        return
-    if name == os.devnull or not is_of_script(sys._getframe(1)):
-        return
-    # Those in folders of `tempfile` go.
-    folder = re.escape(tempfile.gettempdir())
-    if re.match(rf"{folder}/tmp\w{{8}}/", os.path.abspath(os.fsdecode(name))):
-        return
-    _told.add(str(name))
-    rule = (
-        f"what {sys.argv[0]} appends to it comes from all {basics.size()} ranks"
-        if "a" in modes
-        else f"files that {sys.argv[0]} opens by itself are written by all "
-        f"{basics.size()} ranks: of the same name, one overwrites another's"
-    )
-    log.info(
-        f"{name!r}: {rule}. For one copy, write it where "
-        '`os.environ.get("HVD_RANK", "0") == "0"`.'
-    )
-
-
-def _knows_ranks() -> bool:
-    """Whether the script asks itself which rank it is."""
-    try:
-        return "HVD_RANK" in pathlib.Path(sys.argv[0]).read_text()
-    except (OSError, ValueError):
-        return False

@@ -20,7 +20,7 @@ from hvd_keras._common import log, remarks, training_signs
 from hvd_keras._common.replacements import replace
 from hvd_keras._common.when_imported import call_when_imported
 from hvd_keras.config import read_setting
-from hvd_keras.distribution import _folders
+from hvd_keras.distribution import _folders, _own_files
 
 
 def begin(mode: str) -> None:
@@ -33,6 +33,7 @@ def begin(mode: str) -> None:
     if mode != "script":
         return
     _folders.share()
+    _own_files.share()
     if os.environ.get("HVD_RANK", "0") != "0":
         replace(builtins, "input", _without_lines)
     seed = read_setting(os.environ, "HVD_DISTRIBUTE_SEED")

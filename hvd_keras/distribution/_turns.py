@@ -144,6 +144,21 @@ def _let_go_in_collectives() -> None:
                 _has_let_go = True
 
 
+def have_begun() -> bool:
+    """Whether the ranks of this host have met."""
+    return _own is not None
+
+
+def is_in_call() -> bool:
+    """Whether this rank is in a call that all ranks share."""
+    return _in_call
+
+
+def are_kept() -> bool:
+    """Whether each rank waits for the one before it."""
+    return have_begun() and not _in_call
+
+
 def wait() -> None:
     """Waits for the turn of this rank."""
     global _may_go
@@ -194,11 +209,12 @@ def _wait_for(ranks: Iterable[int], turn: int, until: str) -> None:
 
 def _path(rank: int, turn: int) -> str:
     """Returns the lock of a turn of a rank of this host."""
-    return f"{_of_host()}-{rank}-{turn}"
+    return f"{of_host()}-{rank}-{turn}"
 
 
 @functools.cache  # a script may change its environment
-def _of_host() -> str:
+def of_host() -> str:
+    """Returns how the files begin by which the ranks of a host agree."""
     names = ("HVD_RENDEZVOUS", "HVD_SECRET", "HVD_CROSS_RANK")
     job = repr([os.environ.get(name) for name in names]).encode()
     name = f"hvd-turn-{hashlib.sha256(job).hexdigest()[:32]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import sys
+import tempfile
 import time
 
 import jobs
@@ -54,48 +56,123 @@ def test_files_are_written_and_fetched_once(tmp_path: pathlib.Path) -> None:
     assert lines.count("saved") == 6
     assert lines.count(f"bytes {1 << 24}") == 3
     assert job.stdout.count("refused HvdError") == 4
-    # All but what the script opens itself, which is told once.
     names = {path.name for path in tmp_path.iterdir()}
     shared = {f"{n}.keras" for n in range(3)} | {"exported"}
     shared |= {f"{n}.weights.h5" for n in range(2)}
     for name in shared:
         assert (tmp_path / name).stat().st_mode & 0o44 == 0o44, name
     wanted = {*shared, "model.keras", "source"}
+    # What has another name on each rank is written by each.
     wanted |= {f"own{n}.{rank}.npy" for n in range(2) for rank in range(3)}
     assert names == wanted
-    assert job.stderr.count("own0.0.npy': files that -c opens by itself") == 1
-    assert job.stderr.count("opens by itself") == 1
 
 
-APPENDED = """
+OWN = """
+import atexit, json, logging, os, pathlib, shutil
+os.chdir({folder!r})
+logging.basicConfig(filename="job.log", level="INFO", format="%(message)s")
+logging.info("begins")
+if os.path.exists("table.csv"):
+    os.remove("table.csv")
+with open("table.csv", "w") as file:
+    file.write("epoch\\n")
+shutil.rmtree("old", ignore_errors=True)
+os.makedirs("old")
+pathlib.Path("old/new.txt").write_text("new")
+import keras, numpy as np
+for word in "one", "two":
+    with open("table.csv", "a") as file:
+        file.write(word + "\\n")
+class Notes(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.file = open("epochs.txt", "w", encoding="ascii")
+    def on_epoch_end(self, epoch, logs=None):
+        self.file.write(f"{{epoch}}\\n")
+        logging.info("epoch")
+        with open("later.txt", "a") as file:
+            file.write(f"{{epoch}}\\n")
+        with open("newest.json", "w") as file:
+            json.dump({{"epoch": epoch}}, file)
+    def on_train_end(self, logs=None):
+        self.file.close()
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+rows = np.ones((12, 2)), np.ones(12)
+for _ in range(2):
+    model.fit(*rows, epochs=2, verbose=0, callbacks=[Notes()])
+with pathlib.Path("later.txt").open("a") as file:
+    file.write("end\\n")
+own = f"of_{{os.getpid()}}.txt"
+for _ in range(2):
+    with open(own, "a") as file:
+        file.write("mine\\n")
+assert pathlib.Path(own).read_text() == "mine\\n" * 2
+atexit.register(logging.info, "ends")
+"""
+
+
+def test_one_rank_writes_the_files_of_the_script(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Also what was there before, and is made anew by each."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "table.csv").write_text("of yesterday\n")
+    before = set(pathlib.Path(tempfile.gettempdir()).glob("hvd-turn-*-files"))
+    job = jobs.run_python(3, OWN.format(folder=str(tmp_path)), "--distribute")
+    assert job.status == 0, job.stderr[-3000:]
+    after = set(pathlib.Path(tempfile.gettempdir()).glob("hvd-turn-*-files"))
+    assert not after - before
+    lines = (tmp_path / "job.log").read_text().splitlines()
+    lines = [line for line in lines if not line.startswith("hvd_keras")]
+    assert lines == ["begins", *["epoch"] * 4, "ends"]
+    for name, text in {
+        "table.csv": "epoch\none\ntwo\n",
+        "epochs.txt": "0\n1\n",
+        "later.txt": "0\n1\n0\n1\nend\n",
+        "newest.json": '{"epoch": 1}',
+        "old/new.txt": "new",
+    }.items():
+        assert (tmp_path / name).read_text() == text, name
+    each = [*tmp_path.glob("of_*.txt")]
+    assert [path.read_text() for path in each] == ["mine\n" * 2] * 3
+
+
+KNOWS_RANKS = """
 import os
 import keras
+# By HVD_RANK
 os.chdir({folder!r})
-for number in range(2):
-    with open(f"table{{number}}.csv", "w") as file:
-        file.write("x")
-    for _ in range(2):
-        with open(f"log{{number}}.txt", "a") as file:
-            file.write("line\\n")
-data = keras.ops.ones((9, 1))
+with open("all.txt", "a") as file:
+    file.write(os.environ["HVD_RANK"])
+"""
+
+
+def test_a_script_that_knows_ranks_writes_on_each(
+    tmp_path: pathlib.Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KNOWS_RANKS.format(folder=str(tmp_path)))
+    job = jobs.run(
+        "-np", "2", "--distribute", "--", sys.executable, str(script)
+    )
+    assert job.status == 0, job.stderr[-3000:]
+    assert (tmp_path / "all.txt").read_text() == "01"
+
+
+ENDLESS = """
+import keras
 import tensorflow as tf
+data = keras.ops.ones((9, 1))
 model = keras.Sequential([keras.layers.Dense(1)])
 print(model.predict(tf.data.Dataset.from_tensors(data).repeat(4)).shape)
 """
 
 
-def test_each_file_that_has_the_lines_of_all_is_told(
-    tmp_path: pathlib.Path,
-) -> None:
-    code = APPENDED.format(folder=str(tmp_path))
-    job = jobs.run_python(2, code, "--distribute")
+def test_whole_data_end_without_a_warning_of_keras() -> None:
+    job = jobs.run_python(2, ENDLESS, "--distribute")
     assert job.status == 0, job.stderr[-3000:]
     assert "(36, 1)" in job.stdout
-    assert (tmp_path / "log1.txt").read_text() == "line\n" * 4
-    for name in ("table0.csv", "log0.txt", "log1.txt"):
-        assert job.stderr.count(f"{name}': ") == 1
-    assert "table1.csv" not in job.stderr
-    # Plain Keras has no warning there, either.
+    # Plain Keras has none there, either.
     assert "ran out of data" not in job.stderr
 
 
