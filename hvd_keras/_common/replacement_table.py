@@ -135,13 +135,19 @@ TABLE = (
     *(
         Row(
             owner,
-            "open",
+            names,
             "distribution._own_files",
-            "write a file of the script on one rank of a host",
-            "what an unchanged script appends to a file is there N times",
+            "write, remove or move a file of the script on one rank of a host",
+            "an unchanged script appends to a file N times, and fails where "
+            "another rank has removed it",
             "Python 3.10 to 3.14",
         )
-        for owner in ("builtins", "io")
+        for owner, names in (
+            ("builtins", "open"),
+            ("io", "open"),
+            ("os", "remove unlink rename replace"),
+            ("shutil", "rmtree move"),
+        )
     ),
     Row(
         "os",

@@ -10,11 +10,13 @@ import contextlib
 import datetime
 import functools
 import inspect
+import json
 import os
 import re
 import socket
 import sys
 import time
+import zlib
 from typing import Any
 
 from hvd_keras._common import files, paths, remarks, user_code
@@ -101,26 +103,31 @@ def tell() -> None:
     """Keeps a remark on each for the end of the job."""
     host = socket.gethostname()
     for path, (place, timeless) in _places.items():
-        shown = _shown(path)
-        about, text = (
-            path,
-            (
-                f"Each has written {shown!r} at {place}: one overwrites what "
-                "another has written, or both mix. Write it on one rank, under "
-                "`if hvd.rank() == 0:`."
-            ),
+        about, value = path, ""
+        text = (
+            f"Each has written {_shown(path)!r} at {place}: one overwrites "
+            "what another has written, or both mix. Write it on one rank, "
+            "under `if hvd.rank() == 0:`."
         )
         if timeless != path:
-            about, text = (
-                timeless,
-                (
-                    f"Each has written {shown!r} at {place}, or the same with "
-                    "another time in its name: the ranks read their clocks one "
-                    "after the other. Leave the time out, or make the name on "
-                    "one rank for all: `name = hvd.broadcast_object(name)`."
-                ),
+            # Of a folder with the time in its name, one remark is enough.
+            about, folder = _up_to_clock(timeless, path)
+            shown = f"{_shown(folder)!r}"
+            text = (
+                f"Each has written {_shown(path)!r} at {place}, or the same "
+                "with another time in its name: the ranks read their clocks "
+                "one after the other. Leave the time out, or make the name on "
+                "one rank for all: `name = hvd.broadcast_object(name)`."
             )
-        remarks.keep(text, f"file {host}:{about}", fewest=2)
+            if _has_clocks_alone:  # of one name, one file is written
+                value = json.dumps([f"{zlib.crc32(folder.encode())} {shown}"])
+                text = (
+                    f"Ranks have written at {place} with another time in the "
+                    "name, as they read their clocks one after the other. "
+                    "Leave the time out, or take it from the environment, as "
+                    "by `RUN=$(date +%s) hvdrun ...`. Received"
+                )
+        remarks.keep(text, f"file {host}:{about}", fewest=2, value=value)
     for path, (place, size, is_late) in _appended.items():
         text = (
             f"Each has appended to {_shown(path)!r} at {place}, and its "
@@ -132,6 +139,17 @@ def tell() -> None:
         remarks.keep(
             text if has_copies else "", f"file {host}:{path}", fewest=2
         )
+
+
+def _up_to_clock(timeless: str, path: str) -> tuple[str, str]:
+    """Returns both up to the first part in whose name the time is."""
+    parts = timeless.split(os.sep), path.split(os.sep)
+    count = next(
+        (n for n, (a, b) in enumerate(zip(*parts, strict=False), 1) if a != b),
+        len(parts[0]),
+    )
+    shorter, folder = (os.sep.join(each[:count]) for each in parts)
+    return shorter, folder
 
 
 def _shown(path: str) -> str:

@@ -7,6 +7,7 @@ when this module is imported.
 |---|---|
 | `EpochIterator._num_batches` | tell Keras how many steps an epoch has |
 | `EpochIterator.steps_per_epoch` | know how many batches are asked for |
+| `EpochIterator._steps_seen` | know whether a pass over the data has ended |
 | `EpochIterator.data_adapter` | know how many batches a rank has |
 | `DataAdapter.batch_size`, `partial_batch_size` | know their rows |
 | `DataAdapter.shuffle`, `py_dataset` | keep an order equal on all ranks |
@@ -95,6 +96,23 @@ def data_of_validation(model: Any) -> Any:
 def is_capped(fit: Call) -> bool:
     """Whether a running `fit` was told how many steps an epoch has."""
     return bool(fit.epochs.steps_per_epoch)
+
+
+def is_within_pass(data: Any) -> bool:
+    """Whether a running call has taken some batches of data, but not all.
+
+    It goes on with the others in the next epoch.
+    """
+    for call in running_calls():
+        for epochs in (
+            call.epochs,
+            getattr(call.model, "_eval_epoch_iterator", None),
+        ):
+            if getattr(epochs, "_hvd_data", None) is data:
+                num_seen: int = require(epochs, "_steps_seen")
+                adapter = require(epochs, "data_adapter")
+                return 0 < num_seen < (adapter.num_batches or 0)
+    return False
 
 
 def num_batches_of(fit: Call) -> float | None:

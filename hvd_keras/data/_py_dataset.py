@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 
 from hvd_keras._common import log
-from hvd_keras._keras import random_streams
+from hvd_keras._keras import epochs, random_streams
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._orders import (
     Order,
@@ -22,6 +23,9 @@ from hvd_keras.data._orders import (
 from hvd_keras.data._py_share import PyShare
 from hvd_keras.data._structures import has_targets
 from hvd_keras.data.position import Handle
+
+# Whether Keras fetches batches before steps ask for them.
+_FETCHES_AHEAD = keras.backend.backend() == "tensorflow"
 
 
 class ShardedPyDataset(PyShare):
@@ -47,6 +51,10 @@ class ShardedPyDataset(PyShare):
         self._data = data
         self._orders = orders_of(data)
         self._has_told = False  # how the last batches are cut
+        self._has_read = False
+        # Contexts in which `data` may draw numbers for all ranks, and in which
+        # it may draw others. Nobody enters both at once.
+        self.drawing_alike = self.reading = contextlib.nullcontext
         super().__init__(
             handle,
             deal,
@@ -91,9 +99,30 @@ class ShardedPyDataset(PyShare):
             self._orders = {}
 
     def on_epoch_end(self) -> None:
-        others = self._shuffle_by(self._data.on_epoch_end)
-        self._handle.taken.note_orders_at_end(others)
+        if _FETCHES_AHEAD and epochs.is_within_pass(self):
+            # How much is fetched by now is another thing on each rank. So this
+            # pass keeps its order.
+            self._num_late_ends += 1
+        else:
+            others = self._shuffle_by(self._data.on_epoch_end)
+            self._handle.taken.note_orders_at_end(others)
         super().on_epoch_end()
+
+    @property
+    def _num_late_ends(self) -> int:
+        """How often the data have yet to hear that an epoch has ended."""
+        return getattr(self._data, "_hvd_num_late_ends", 0)
+
+    @_num_late_ends.setter
+    def _num_late_ends(self, count: int) -> None:
+        self._data._hvd_num_late_ends = count
+
+    def _check(self, index: int) -> None:
+        if index == 0 and self._handle is not None:
+            for _ in range(self._num_late_ends):
+                self._num_late_ends -= 1
+                self._shuffle_by(self._data.on_epoch_end)
+        super()._check(index)
 
     def _shuffle_by(self, method: Callable[[], None]) -> dict[str, Order]:
         """Calls a method of the data, and notes what it puts in an order.
@@ -106,14 +135,18 @@ class ShardedPyDataset(PyShare):
             method()
             return {}
         before = orders_of(self._data)
-        with random_streams.common():
+        with random_streams.common(), self.drawing_alike():
             method()
         self._orders.update(changed(before, orders_of(self._data)))
         return permuted(before, self._data.num_batches)
 
     def _batch(self, place: int, *, is_shared: bool = False) -> Any:
         place = int(self._items(np.asarray(place)))
-        batch = self._data[place]
+        # The first one may draw an order, too.
+        context = self.reading if self._has_read else self.drawing_alike
+        with context():
+            batch = self._data[place]
+        self._has_read = True
         if self._handle is not None and self._handle.taken.is_watched:
             self._handle.taken.note_targets(
                 place,

@@ -47,6 +47,9 @@ class PyShare(keras.utils.PyDataset):
         is_read_here = self.workers <= 1 and not self.use_multiprocessing
         self._draws = callable(self._shuffle) or is_read_here
         self._must_draw, self._num_before = False, 0
+        # That of a `fit` that gives it is its first one: as in Keras, orders
+        # that are drawn, or depend on the number alone, begin there.
+        self._initial_epoch = 0
         # Keras builds a model by a batch, and counts that as an epoch.
         self._num_for_builds = 0
         self._seed = seed
@@ -122,8 +125,10 @@ class PyShare(keras.utils.PyDataset):
         self._must_draw |= self._draws and not callable(self._shuffle)
 
     def _seek(self) -> None:
+        epoch = self._handle.upcoming().epoch
+        self._initial_epoch = min(self._handle.initial_epoch, epoch)
         self._prepare()
-        self._num_before = self._part.epoch
+        self._num_before = epoch - self._initial_epoch
 
     def _take(self, part: Pass) -> None:
         self._part = part
@@ -132,10 +137,12 @@ class PyShare(keras.utils.PyDataset):
 
     def _order_of_pass(self) -> Array | None:
         assert not callable(self._shuffle)
-        by_number = isinstance(self._shuffle, OfEpoch)
+        epoch = self._part.epoch
+        if isinstance(self._shuffle, OfEpoch):
+            epoch += self._num_for_builds - self._initial_epoch
         return order_of(
             self._num_items or 0,
-            self._part.epoch + by_number * self._num_for_builds,
+            epoch,
             shuffle=self._shuffle,
             seed=self._seed,
         )

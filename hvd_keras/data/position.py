@@ -98,6 +98,7 @@ class Handle:
         self._is_inside = False  # of an iteration that `end` will end
         self._before_fit: Position | None = None
         self._num_trained = 0  # epochs of `fit` so far, the running one too
+        self.initial_epoch = 0  # that the last `fit` got
         # Whether the next iteration is an epoch of a running `fit`. Others only
         # look at the data meanwhile. None: each iteration is an epoch.
         self._is_announced: bool | None = None
@@ -401,6 +402,7 @@ def _begin_fit(callback_list: Any) -> None:
     if fit is None or handle is None:
         return
     handle.begin_fit()
+    handle.initial_epoch = fit.arguments.get("initial_epoch") or 0
     for callback in callback_list.callbacks:
         if isinstance(callback, _Epochs):  # of another `fit`
             callback_lists.remove_callback(callback_list, callback)

@@ -63,7 +63,11 @@ def shared(
     if isinstance(x, keras.utils.PyDataset):
         if shuffle and x.num_batches is not None:
             order = _orders.of_batches(x)
-        return shard(x, batched=True, **order)
+        share = shard(x, batched=True, **order)
+        if _orders.is_read_here(x):
+            share.drawing_alike = _orders.drawing_alike
+            share.reading = _orders.reading
+        return share
     if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles
         order = _orders.of_loader(x)
         return shard(x, global_batch_size=x.batch_size, **order)

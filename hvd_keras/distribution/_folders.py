@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from typing import Any
 
 from hvd_keras._common.replacements import replace
+from hvd_keras.distribution import _owners
 from hvd_keras.distribution._callers import is_of_this_job
 
 _made: set[str] = set()  # what this rank believes to have made
@@ -31,6 +33,8 @@ def _made_by_any(original: Any) -> Any:
             is_own = place in _made or not os.path.isdir(path)
             if is_own or not is_of_this_job(os.stat(path)):
                 raise
+        else:
+            _note(path, "take")
         _made.add(place)
 
     return _without_descriptors(original, mkdir)
@@ -42,14 +46,24 @@ def _removed_by_any(original: Any) -> Any:
         try:
             original(path, *args, **kw)
         except FileNotFoundError:
-            if place not in _made:
+            if place not in _made and not _note(path, "take_gone"):
                 raise
+        else:
+            _note(path, "drop")
         below = os.path.join(place, "")
         _made.difference_update(
             [each for each in _made if each == place or each.startswith(below)]
         )
 
     return _without_descriptors(original, rmdir)
+
+
+def _note(path: Any, what: str) -> bool:
+    """Lets the ranks of this host know; returns what they know."""
+    if not (_owners.are_several() and _owners.leaves(path, sys._getframe(2))):
+        return False
+    with _owners.owners() as owners:
+        return bool(getattr(owners, what)(_owners.place_of(path)))
 
 
 def _without_descriptors(original: Any, ours: Any) -> Any:

@@ -26,12 +26,16 @@ has set a seed |
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import pickle
 import random
 import sys
+import threading
 import types
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -151,9 +155,42 @@ def of_batches(data: keras.utils.PyDataset) -> Any:
     """Returns the `shuffle` and `seed` of `hvd.shard` for a `PyDataset`."""
     if _is_by_epoch():
         return {"shuffle": OfEpoch(_shuffled_in_epoch)}
-    if data.workers > 1 or data.use_multiprocessing:  # it is read elsewhere
+    if not is_read_here(data):
         return {"shuffle": True, "seed": next_seed()}
     return {"shuffle": _agreeing(_shuffled)}
+
+
+def is_read_here(data: keras.utils.PyDataset) -> bool:
+    """Whether a single thread of this process reads a `PyDataset`."""
+    return data.workers <= 1 and not data.use_multiprocessing
+
+
+# Held by who draws from NumPy's or Python's generator, which threads share.
+_drawing = threading.RLock()
+
+
+def reading() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which no other thread is in `drawing_alike`."""
+    return _drawing
+
+
+@contextlib.contextmanager
+def drawing_alike() -> Iterator[None]:
+    """A context in which all ranks draw the same numbers; all enter it.
+
+    Where a thread that reads ahead has drawn, how many it was differs by rank.
+    """
+    with reading():
+        states = np.random.get_state(), random.getstate()
+        checksum = zlib.crc32(pickle.dumps(states))
+        found = objects.allgather_object(checksum, name="fit/numbers")
+        if len(set(found)) > 1:
+            of_numpy, (version, numbers, rest) = objects.broadcast_object(
+                states, 0, name="fit/numbers/0"
+            )
+            np.random.set_state(tuple(of_numpy))
+            random.setstate((version, tuple(numbers), rest))
+        yield
 
 
 def of_loader(loader: Any) -> Any:

@@ -149,6 +149,11 @@ def have_begun() -> bool:
     return _own is not None
 
 
+def number() -> int:
+    """Returns how often the ranks have met; that of one that waits is equal."""
+    return _turn
+
+
 def is_in_call() -> bool:
     """Whether this rank is in a call that all ranks share."""
     return _in_call

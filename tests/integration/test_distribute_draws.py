@@ -125,7 +125,8 @@ def trained(data, **options):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    logs = model.fit(data, epochs=3, verbose=0, **options).history
+    options = {"epochs": 3, "verbose": 0, **options}
+    logs = model.fit(data, **options).history
     weights = model.get_weights()[0].ravel()
     print("got", *logs["loss"], *logs["val_loss"], *weights)
 
@@ -136,6 +137,7 @@ rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24)
 trained(rows.skip(8).batch(8), validation_data=rows.take(8).batch(8))
 trained(rows.batch(8), validation_data=rows.take(8).batch(4))
 trained(Flow(), validation_data=Flow())
+trained(Flow(), validation_data=Flow(), initial_epoch=2, epochs=4)
 np.random.seed(3)
 draw = lambda *_: np.random.rand()
 before = keras.callbacks.LambdaCallback(on_epoch_begin=draw)
@@ -155,3 +157,69 @@ def test_data_that_draw_from_one_generator_draw_in_turn() -> None:
     assert len(got) == len(want) > 30
     for ours, wanted in zip(got, want, strict=True):
         assert abs(ours - wanted) < 1e-5
+
+
+# As of `ImageDataGenerator.flow`, of which Keras reads ahead: an epoch ends
+# within a pass, while a thread still draws for the batches behind it.
+AHEAD = """
+import os, time
+import keras, numpy as np
+
+class Flow(keras.utils.PyDataset):
+    def __init__(self, changes):
+        super().__init__()
+        self.changes, self.order = changes, None
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if self.order is None:
+            self.on_epoch_end()
+        rows = self.order[8 * index : 8 * index + 8]
+        # How far ahead a rank reads differs.
+        time.sleep(0.02 * np.random.default_rng(os.getpid() + index).random())
+        if self.changes:
+            np.random.rand()
+        return x[rows], y[rows]
+    def on_epoch_end(self):
+        self.order = np.random.permutation(64)
+
+keras.utils.set_random_seed(1)
+x = np.random.rand(64, 2).astype("float32")
+y = x[:, :1]
+held_out = Flow(False)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+# What is drawn in the thread decides on what is drawn after it, by chance.
+for word, changes in ("drew", False), ("got", True):
+    train = Flow(changes)
+    for _ in range(2):
+        logs = model.fit(
+            train, steps_per_epoch=3, epochs=5, verbose=0,
+            validation_data=held_out, validation_steps=5,
+        ).history
+        print(word, *logs["loss"], *logs["val_loss"], flush=True)
+model.fit(train, epochs=2, verbose=0, validation_data=held_out)
+print("got", *model.get_weights()[0].ravel(), flush=True)
+"""
+
+
+def test_ranks_read_the_same_batches_ahead() -> None:
+    alone, shared = (
+        jobs.run_python(
+            len(ranks), AHEAD, "--distribute", "--show-ranks", ",".join(ranks)
+        )
+        for ranks in ("0", "012")
+    )
+
+    def told(job: jobs.Outcome, word: str, rank: int = 0) -> list[float]:
+        assert job.status == 0, job.stderr[-3000:]
+        lines = [line.partition(word)[2] for line in job.lines(rank)]
+        return [float(number) for number in " ".join(lines).split()]
+
+    drawn = told(shared, "drew")
+    assert len(drawn) == 20
+    for got, want in zip(drawn, told(alone, "drew"), strict=True):
+        assert abs(got - want) < 1e-4
+    assert len(told(shared, "got")) == 22
+    assert told(shared, "got") == told(shared, "got", 1)
+    assert told(shared, "got") == told(shared, "got", 2)

@@ -93,6 +93,8 @@ class Notes(keras.callbacks.Callback):
             file.write(f"{{epoch}}\\n")
         with open("newest.json", "w") as file:
             json.dump({{"epoch": epoch}}, file)
+        with open("newest.json") as file:
+            assert json.load(file)["epoch"] == epoch
     def on_train_end(self, logs=None):
         self.file.close()
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -135,6 +137,70 @@ def test_one_rank_writes_the_files_of_the_script(
         assert (tmp_path / name).read_text() == text, name
     each = [*tmp_path.glob("of_*.txt")]
     assert [path.read_text() for path in each] == ["mine\n" * 2] * 3
+
+
+REMOVED = """
+import os, pathlib, shutil
+os.chdir({folder!r})
+import keras, numpy as np
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for path in "old.txt", "model.keras":
+    if os.path.exists(path):
+        os.remove(path)
+shutil.rmtree("results")
+os.makedirs("results")
+os.rename("log.txt", "log.txt.1")
+with open("log.txt", "w") as file:
+    file.write("new")
+for number in range(2):  # a file that is not for long
+    with open("part", "w") as file:
+        file.write("whole")
+    assert pathlib.Path("part").read_text() == "whole"
+    os.replace("part", f"results/{{number}}.txt")
+    shutil.move(f"results/{{number}}.txt", "results/last.txt")
+model.fit(np.ones((12, 2)), np.ones(12), verbose=0)
+model.save("model.keras")
+os.mkdir("cache")
+pathlib.Path("cache/rows").write_text("rows")
+model.predict(np.ones((12, 2)), verbose=0)
+if os.path.exists("cache"):
+    shutil.rmtree("cache")
+os.remove("model.keras")
+pathlib.Path("empty").rmdir()
+for remove in os.remove, shutil.rmtree, os.rmdir:
+    try:
+        remove("model.keras")
+    except FileNotFoundError:
+        print("gone", flush=True)
+"""
+
+
+def test_what_a_rank_removes_is_removed_for_all(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "old").touch()
+    (tmp_path / "empty").mkdir()
+    for name in "old.txt", "model.keras":
+        (tmp_path / name).touch()
+    (tmp_path / "log.txt").write_text("old")
+    code = REMOVED.format(folder=str(tmp_path))
+    job = jobs.run_python(3, code, "--distribute", "--show-ranks", "0,1,2")
+    assert job.status == 0, job.stderr[-3000:]
+    assert job.stdout.count("gone") == 9
+    found = {
+        str(path.relative_to(tmp_path)): path.read_text()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert found == {
+        "log.txt": "new",
+        "log.txt.1": "old",
+        "results/last.txt": "whole",
+    }
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "empty").exists()
 
 
 KNOWS_RANKS = """

@@ -1,0 +1,159 @@
+"""Which rank of this host has a file or folder that a script makes by itself.
+
+What a rank has made it has until it removes it, or another one has made it
+anew. The ranks keep that in a file which the last one to end removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from hvd_keras.distribution import _turns
+from hvd_keras.distribution._callers import is_of_script
+
+_MADE, _GONE, _END = "made", "gone", "end"
+_within = threading.local()  # a function that does its work by others
+# By turn and file, removals of others that count as this rank's own.
+_num_taken: dict[tuple[int, str], int] = {}
+
+
+def are_several() -> bool:
+    """Whether this host has more than one rank."""
+    return os.environ.get("HVD_LOCAL_SIZE", "1") != "1"
+
+
+def leaves(path: Any, frame: Any) -> bool:
+    """Whether one rank shall do for all what a script does with a path."""
+    return (
+        isinstance(path, str | bytes | os.PathLike)
+        and not getattr(_within, "is_on", False)
+        and is_of_script(frame)
+        and not _knows_ranks()
+    )
+
+
+def place_of(path: Any) -> str:
+    """Returns the one name of a path; a link is not followed."""
+    folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+class Owners:
+    """Knows who has what.
+
+    Args:
+        descriptor: A file that this process alone has now.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._own = os.environ["HVD_LOCAL_RANK"]
+        self._owners: dict[str, str] = {}
+        self._num_gone: dict[str, int] = {}  # by others in this turn
+        self._ended = {self._own}
+        size = os.fstat(descriptor).st_size
+        for line in os.pread(descriptor, size, 0).decode().splitlines():
+            what, rank, turn, key = line.split(" ")
+            if what == _MADE:
+                self._owners[key] = rank
+            elif what == _GONE:
+                self._owners.pop(key, None)
+                if rank != self._own and int(turn) == _turns.number():
+                    self._num_gone[key] = self._num_gone.get(key, 0) + 1
+            else:
+                self._ended.add(rank)
+
+    def has(self, place: str) -> bool:
+        """Whether some rank has it."""
+        return _key(place) in self._owners
+
+    def is_left(self, place: str) -> bool:
+        """Whether another rank has it, and it is still there."""
+        owner = self._owners.get(_key(place), self._own)
+        return owner != self._own and os.path.lexists(place)
+
+    def take(self, place: str) -> None:
+        """Gives it to this rank."""
+        if self._owners.get(_key(place)) != self._own:
+            self._add(_MADE, _key(place))
+
+    def drop(self, place: str) -> None:
+        """Notes that this rank has removed it."""
+        self._add(_GONE, _key(place))
+
+    def take_gone(self, place: str) -> bool:
+        """Whether another rank has removed what this one would; once each."""
+        key = _key(place)
+        this = _turns.number(), key
+        num_taken = _num_taken.get(this, 0)
+        if os.path.lexists(place) or num_taken >= self._num_gone.get(key, 0):
+            return False
+        _num_taken[this] = num_taken + 1
+        return True
+
+    def end(self) -> bool:
+        """Notes that this rank ends; returns whether all others have ended."""
+        self._add(_END, "-")
+        return len(self._ended) == int(os.environ["HVD_LOCAL_SIZE"])
+
+    def _add(self, what: str, key: str) -> None:
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        line = f"{what} {self._own} {_turns.number()} {key}\n"
+        os.write(self._descriptor, line.encode())
+
+
+@contextlib.contextmanager
+def owners() -> Iterator[Owners]:
+    """A context that one process of this host is in at a time."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(_path(), flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield Owners(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def in_turn() -> Iterator[Owners]:
+    """The same, in the turn of this rank; what it calls is left alone."""
+    _turns.wait()  # before: who is waited for may want what this holds
+    with owners() as found:
+        _within.is_on = True
+        try:
+            yield found
+        finally:
+            _within.is_on = False
+
+
+def end() -> None:
+    """Tidies up behind the last rank of this host."""
+    with owners() as found:
+        if found.end():
+            os.unlink(_path())
+
+
+def _path() -> str:
+    return f"{_turns.of_host()}-files"
+
+
+def _key(place: str) -> str:
+    return hashlib.sha256(os.fsencode(place)).hexdigest()
+
+
+@functools.cache
+def _knows_ranks() -> bool:
+    """Whether the script asks itself which rank it is."""
+    try:
+        return "HVD_RANK" in pathlib.Path(sys.argv[0]).read_text()
+    except (OSError, ValueError):
+        return False
