@@ -134,6 +134,9 @@ class Fit:
         import torch
         import torch.distributed as dist
 
+        # torch takes parameters in the order of their names, and rank 0 has
+        # made more layers so far.
+        keras.utils.clear_session()
         optimizer = self.make_optimizer()
         model = self._compiled(self.make_model, optimizer, seed=3)
         arrays = [a for a in self._whole() if a is not None]
