@@ -76,6 +76,7 @@ def _end(rank: Rank) -> End:
         rank.was_ended,
         rank.is_lost,
         saw_failure=bool(error or rank.exit_status) and _failed(rank),
+        last_words=rank.exit_call,
     )
 
 
@@ -186,8 +187,10 @@ def _undecided(calls: dict[int, Record], job: Job) -> Verdict | None:
 def _agreed(job: Job) -> Verdict | None:
     """All ranks that nobody has killed ended with the same error, or so."""
     found = _blame(job)
-    if found.shared_status is not None:
-        sentence = f"all ranks exited with code {found.shared_status}"
+    if (status := found.shared_status) is not None:
+        call = next(iter(job.ranks.values())).exit_call
+        how = f"called {call}" if call else f"exited with code {status}"
+        sentence = f"all ranks {how}"
         return Verdict(Cause.DEAD, None, sentence)
     error = found.shared_error
     if not error:

@@ -278,6 +278,18 @@ def test_ranks_that_leave_no_record_are_judged_alike(
     assert text in capsys.readouterr().out
 
 
+def test_all_ranks_may_end_the_script_by_one_call(tmp_path: Path) -> None:
+    end = "sys.exit('usage: train.py DATA')"
+    program = _program(tmp_path, f"import sys\n{_HEAD}\n{end}\n")
+    job = jobs.run(
+        *("-np", "2", "--show-ranks", "0", "python3", program),
+        environ=_environ(tmp_path),
+    )
+    assert job.status == 1
+    assert f"verdict: all ranks called `{end}` at {program}:" in job.stderr
+    assert "the last lines of rank" not in job.stderr
+
+
 def test_the_doctor_wants_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

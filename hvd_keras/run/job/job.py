@@ -493,7 +493,8 @@ class Job:
     def _show_table(self, found: Blame) -> None:
         if found.is_interruption:
             return
-        if found.rank is not None and not found.shared_error:
+        is_shared = found.shared_error or found.shared_status is not None
+        if found.rank is not None and not is_shared:
             self._output.show_hidden(found.rank)
         rows = []
         for rank in self._ranks:
