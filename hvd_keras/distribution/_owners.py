@@ -22,8 +22,6 @@ from hvd_keras.distribution._callers import is_of_script
 
 _MADE, _GONE, _END = "made", "gone", "end"
 _within = threading.local()  # a function that does its work by others
-# By turn and file, removals of others that count as this rank's own.
-_num_taken: dict[tuple[int, str], int] = {}
 
 
 def are_several() -> bool:
@@ -48,27 +46,32 @@ def place_of(path: Any) -> str:
 
 
 class Owners:
-    """Knows who has what.
+    """Knows who has what, as far as it has read."""
 
-    Args:
-        descriptor: A file that this process alone has now.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
+        self._descriptor, self._num_read = -1, 0
         self._own = os.environ["HVD_LOCAL_RANK"]
         self._owners: dict[str, str] = {}
-        self._num_gone: dict[str, int] = {}  # by others in this turn
+        # By turn and file, how often others have removed it.
+        self._num_gone: dict[tuple[int, str], int] = {}
+        self._num_taken: dict[tuple[int, str], int] = {}  # by this one, too
         self._ended = {self._own}
-        size = os.fstat(descriptor).st_size
-        for line in os.pread(descriptor, size, 0).decode().splitlines():
+
+    def read(self, descriptor: int) -> None:
+        """Reads on in a file that this process alone has now."""
+        self._descriptor = descriptor
+        size = os.fstat(descriptor).st_size - self._num_read
+        text = os.pread(descriptor, size, self._num_read).decode()
+        self._num_read += size
+        for line in text.splitlines():
             what, rank, turn, key = line.split(" ")
             if what == _MADE:
                 self._owners[key] = rank
             elif what == _GONE:
                 self._owners.pop(key, None)
-                if rank != self._own and int(turn) == _turns.number():
-                    self._num_gone[key] = self._num_gone.get(key, 0) + 1
+                if rank != self._own:
+                    this = int(turn), key
+                    self._num_gone[this] = self._num_gone.get(this, 0) + 1
             else:
                 self._ended.add(rank)
 
@@ -92,12 +95,11 @@ class Owners:
 
     def take_gone(self, place: str) -> bool:
         """Whether another rank has removed what this one would; once each."""
-        key = _key(place)
-        this = _turns.number(), key
-        num_taken = _num_taken.get(this, 0)
-        if os.path.lexists(place) or num_taken >= self._num_gone.get(key, 0):
+        this = _turns.number(), _key(place)
+        num_taken = self._num_taken.get(this, 0)
+        if os.path.lexists(place) or num_taken >= self._num_gone.get(this, 0):
             return False
-        _num_taken[this] = num_taken + 1
+        self._num_taken[this] = num_taken + 1
         return True
 
     def end(self) -> bool:
@@ -111,6 +113,11 @@ class Owners:
         os.write(self._descriptor, line.encode())
 
 
+@functools.cache
+def _known() -> Owners:
+    return Owners()
+
+
 @contextlib.contextmanager
 def owners() -> Iterator[Owners]:
     """A context that one process of this host is in at a time."""
@@ -118,7 +125,9 @@ def owners() -> Iterator[Owners]:
     descriptor = os.open(_path(), flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield Owners(descriptor)
+        found = _known()
+        found.read(descriptor)
+        yield found
     finally:
         os.close(descriptor)
 
