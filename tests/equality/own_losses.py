@@ -276,6 +276,8 @@ class More(Fit):
     fit: dict[str, Any] = dataclasses.field(default_factory=dict)
     validates: bool = False
     steps_after: int = 0
+    # It calls no method of Keras, so none of these would count.
+    by_ddp = None
 
     def alone(self) -> Trained:
         model = self._compiled(self.make_model, self.make_optimizer(), seed=3)
