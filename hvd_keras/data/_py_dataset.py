@@ -20,7 +20,7 @@ from hvd_keras.data._orders import (
     permuted,
     words_of_targets,
 )
-from hvd_keras.data._py_share import PyShare
+from hvd_keras.data._py_share import PyShare, is_read_here
 from hvd_keras.data._structures import has_targets
 from hvd_keras.data.position import Handle
 
@@ -99,7 +99,8 @@ class ShardedPyDataset(PyShare):
             self._orders = {}
 
     def on_epoch_end(self) -> None:
-        if _FETCHES_AHEAD and epochs.is_within_pass(self):
+        is_ahead = _FETCHES_AHEAD and is_read_here(self)
+        if is_ahead and epochs.is_within_pass(self):
             # How much is fetched by now is another thing on each rank. So this
             # pass keeps its order.
             self._num_late_ends += 1
@@ -143,8 +144,8 @@ class ShardedPyDataset(PyShare):
     def _batch(self, place: int, *, is_shared: bool = False) -> Any:
         place = int(self._items(np.asarray(place)))
         # The first one may draw an order, too.
-        context = self.reading if self._has_read else self.drawing_alike
-        with context():
+        is_first = not self._has_read and is_read_here(self)
+        with self.drawing_alike() if is_first else self.reading():
             batch = self._data[place]
         self._has_read = True
         if self._handle is not None and self._handle.taken.is_watched:

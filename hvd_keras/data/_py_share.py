@@ -13,6 +13,11 @@ from hvd_keras.data._pass import Array, OfEpoch, Pass, Shuffle, order_of
 from hvd_keras.data.position import Handle
 
 
+def is_read_here(data: keras.utils.PyDataset) -> bool:
+    """Whether a single thread of this process reads a `PyDataset`."""
+    return data.workers <= 1 and not data.use_multiprocessing
+
+
 class PyShare(keras.utils.PyDataset):
     """A rank's batches of one iteration, and then of the next.
 
@@ -44,8 +49,7 @@ class PyShare(keras.utils.PyDataset):
         self._shuffle = shuffle if num_items is not None else False
         # An order is drawn with the first batch: Keras goes on with that of an
         # epoch of few steps. Workers have theirs before.
-        is_read_here = self.workers <= 1 and not self.use_multiprocessing
-        self._draws = callable(self._shuffle) or is_read_here
+        self._draws = callable(self._shuffle) or is_read_here(self)
         self._must_draw, self._num_before = False, 0
         # That of a `fit` that gives it is its first one: as in Keras, orders
         # that are drawn, or depend on the number alone, begin there.

@@ -18,6 +18,7 @@ import numpy as np
 from hvd_keras.data import shard
 from hvd_keras.data._arguments import is_read_once
 from hvd_keras.data._counts import source_of
+from hvd_keras.data._py_share import is_read_here
 from hvd_keras.data.position import Handle, handle_of
 from hvd_keras.distribution import _orders
 
@@ -64,8 +65,8 @@ def shared(
         if shuffle and x.num_batches is not None:
             order = _orders.of_batches(x)
         share = shard(x, batched=True, **order)
-        if _orders.is_read_here(x):
-            share.drawing_alike = _orders.drawing_alike
+        share.drawing_alike = _orders.drawing_alike
+        if is_read_here(x):
             share.reading = _orders.reading
         return share
     if hasattr(x, "collate_fn"):  # of torch; it says whether it shuffles

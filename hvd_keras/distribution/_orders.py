@@ -47,6 +47,7 @@ from hvd_keras._common.seeds import GivenSeed
 from hvd_keras._keras import random_streams
 from hvd_keras._keras.lookup import private_module
 from hvd_keras.data._pass import Array, OfEpoch, Shuffle
+from hvd_keras.data._py_share import is_read_here
 from hvd_keras.data._structures import checksum_of
 
 _fits = itertools.count()
@@ -158,11 +159,6 @@ def of_batches(data: keras.utils.PyDataset) -> Any:
     if not is_read_here(data):
         return {"shuffle": True, "seed": next_seed()}
     return {"shuffle": _agreeing(_shuffled)}
-
-
-def is_read_here(data: keras.utils.PyDataset) -> bool:
-    """Whether a single thread of this process reads a `PyDataset`."""
-    return data.workers <= 1 and not data.use_multiprocessing
 
 
 # Held by who draws from NumPy's or Python's generator, which threads share.
