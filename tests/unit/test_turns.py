@@ -25,7 +25,7 @@ def turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[int]]:
     """Makes this process rank 1 of 2, and gives the lock of rank 0."""
-    monkeypatch.setattr(_turns, "_of_host", lambda: str(tmp_path / "turn"))
+    monkeypatch.setattr(_turns, "of_host", lambda: str(tmp_path / "turn"))
     monkeypatch.setattr(_turns, "_num_ranks", 2)
     monkeypatch.setattr(_turns, "_turn", 0)
     monkeypatch.setattr(_turns, "_rank", 0)
