@@ -36,6 +36,11 @@ _prefix = "hvd_keras: "
 _is_strict = False
 
 
+def is_shown() -> bool:
+    """Whether anybody reads what `info` logs."""
+    return _logger.isEnabledFor(logging.INFO)
+
+
 def info(message: str) -> None:
     """Logs a message about normal operation."""
     _logger.info("%s%s", _prefix, message, stacklevel=2)

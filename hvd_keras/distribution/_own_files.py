@@ -167,7 +167,7 @@ def _tell_of(name: str) -> None:
     """Says of the first files that each host writes them."""
     num_hosts = int(os.environ.get("HVD_CROSS_SIZE", "1"))
     is_first = os.environ["HVD_RANK"] == "0" and len(_told) < _MOST_TOLD
-    if num_hosts == 1 or name in _told or not is_first:
+    if num_hosts == 1 or name in _told or not (is_first and log.is_shown()):
         return
     _told.add(name)
     log.info(

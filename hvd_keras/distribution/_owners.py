@@ -25,8 +25,8 @@ _within = threading.local()  # a function that does its work by others
 
 
 def are_several() -> bool:
-    """Whether this host has more than one rank."""
-    return os.environ.get("HVD_LOCAL_SIZE", "1") != "1"
+    """Whether the job has more than one rank."""
+    return os.environ.get("HVD_SIZE", "1") != "1"
 
 
 def leaves(path: Any, frame: Any) -> bool:
