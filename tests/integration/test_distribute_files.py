@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import shutil
 import sys
-import tempfile
 import time
 
 import jobs
@@ -119,11 +118,13 @@ def test_one_rank_writes_the_files_of_the_script(
     """Also what was there before, and is made anew by each."""
     (tmp_path / "old").mkdir()
     (tmp_path / "table.csv").write_text("of yesterday\n")
-    before = set(pathlib.Path(tempfile.gettempdir()).glob("hvd-turn-*-files"))
-    job = jobs.run_python(3, OWN.format(folder=str(tmp_path)), "--distribute")
+    own = tmp_path / "tmp"
+    own.mkdir()
+    job = jobs.run_python(
+        3, OWN.format(folder=str(tmp_path)), "--distribute", TMPDIR=str(own)
+    )
     assert job.status == 0, job.stderr[-3000:]
-    after = set(pathlib.Path(tempfile.gettempdir()).glob("hvd-turn-*-files"))
-    assert not after - before
+    assert not list(own.glob("hvd-turn-*"))
     lines = (tmp_path / "job.log").read_text().splitlines()
     lines = [line for line in lines if not line.startswith("hvd_keras")]
     assert lines == ["begins", *["epoch"] * 4, "ends"]
