@@ -27,6 +27,7 @@ _told: set[str] = set()
 _MOST_TOLD = 8
 _SECONDS = 0.01
 _patience = 5.0  # seconds in all that this rank waits for the first one
+_made: set[str] = set()  # files that this rank believes to have made
 _copies: dict[str, str] = {}  # of files of other ranks, which this one wrote
 
 
@@ -68,10 +69,14 @@ def _written_once(original: Any) -> Any:
             # Before ranks have turns, the first one cannot know of others.
             is_first = _is_first() and not _turns.have_begun()
             if owners.is_left(place) and not is_first:
+                if "x" in mode and place in _made:
+                    return original(file, mode, *args, **kw)  # it is there
+                _made.add(place)
                 copy = _copy_of(place, mode)
                 return original(copy, mode.replace("x", "w"), *args, **kw)
             made = original(file, mode, *args, **kw)
             owners.take(place)
+            _made.add(place)
         _tell_of(os.fsdecode(file))
         return made
 
@@ -126,7 +131,9 @@ def _removed_once(original: Any) -> Any:
             return original(path, *args, **kw)
         place = _owners.place_of(path)
         with _owners.in_turn() as owners:
+            _made.discard(place)
             if owners.is_left(place):  # it is the one that comes next
+                owners.skip(place)
                 return None
             try:
                 result = original(path, *args, **kw)
@@ -148,7 +155,9 @@ def _moved_once(original: Any) -> Any:
             return original(src, dst, *args, **kw)
         place = _owners.place_of(src)
         with _owners.in_turn() as owners:
+            _made.discard(place)
             if owners.is_left(place):
+                owners.skip(place)
                 return dst
             try:
                 result = original(src, dst, *args, **kw)

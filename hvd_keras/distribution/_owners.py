@@ -32,7 +32,7 @@ def are_several() -> bool:
 def leaves(path: Any, frame: Any) -> bool:
     """Whether one rank shall do for all what a script does with a path."""
     return (
-        isinstance(path, str | bytes | os.PathLike)
+        _turns.is_path(path)
         and not getattr(_within, "is_on", False)
         and is_of_script(frame)
         and not _knows_ranks()
@@ -52,9 +52,9 @@ class Owners:
         self._descriptor, self._num_read = -1, 0
         self._own = os.environ["HVD_LOCAL_RANK"]
         self._owners: dict[str, str] = {}
-        # By turn and file, how often others have removed it.
-        self._num_gone: dict[tuple[int, str], int] = {}
-        self._num_taken: dict[tuple[int, str], int] = {}  # by this one, too
+        # By turn and file, how often each other rank has removed it.
+        self._num_gone: dict[tuple[int, str], dict[str, int]] = {}
+        self._num_taken: dict[tuple[int, str], int] = {}  # or this one
         self._ended = {self._own}
 
     def read(self, descriptor: int) -> None:
@@ -70,8 +70,8 @@ class Owners:
             elif what == _GONE:
                 self._owners.pop(key, None)
                 if rank != self._own:
-                    this = int(turn), key
-                    self._num_gone[this] = self._num_gone.get(this, 0) + 1
+                    gone = self._num_gone.setdefault((int(turn), key), {})
+                    gone[rank] = gone.get(rank, 0) + 1
             else:
                 self._ended.add(rank)
 
@@ -92,14 +92,21 @@ class Owners:
     def drop(self, place: str) -> None:
         """Notes that this rank has removed it."""
         self._add(_GONE, _key(place))
+        self.skip(place)
+
+    def skip(self, place: str) -> None:
+        """Counts a removal by which this rank is level with the others."""
+        this = _turns.number(), _key(place)
+        self._num_taken[this] = self._num_taken.get(this, 0) + 1
 
     def take_gone(self, place: str) -> bool:
         """Whether another rank has removed what this one would; once each."""
         this = _turns.number(), _key(place)
+        num_gone = max(self._num_gone.get(this, {}).values(), default=0)
         num_taken = self._num_taken.get(this, 0)
-        if os.path.lexists(place) or num_taken >= self._num_gone.get(this, 0):
+        if os.path.lexists(place) or num_taken >= num_gone:
             return False
-        self._num_taken[this] = num_taken + 1
+        self.skip(place)
         return True
 
     def end(self) -> bool:

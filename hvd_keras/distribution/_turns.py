@@ -261,7 +261,7 @@ def _in_turn(place: str, original: Any) -> Any:
             bound.apply_defaults()
             given = bound.arguments
             looks = name in _LOOKS or given.get("mode") in ("r", "rb")
-            path = next(filter(_is_path, given.values()), "")
+            path = next(filter(is_path, given.values()), "")
             if not looks or _may_be_made(_without_pattern(path)):
                 wait()
         return original(*args, **kw)
@@ -289,17 +289,17 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _may_be_written(path: Any) -> bool:
-    return _is_path(path) and os.fspath(path) != os.devnull
+    return is_path(path) and os.fspath(path) != os.devnull
 
 
 def _may_be_made(path: Any) -> bool:
     """Whether a rank may make this now: it is new or not yet there."""
     try:
-        return _is_path(path) and is_of_this_job(_stat(path))
+        return is_path(path) and is_of_this_job(_stat(path))
     except OSError:
         return True
 
 
-def _is_path(path: Any) -> bool:
+def is_path(path: Any) -> bool:
     """Whether it is no file that is open."""
     return isinstance(path, str | bytes | os.PathLike)

@@ -158,7 +158,11 @@ class Labelled(keras.Model):
         return keras.ops.sum(each * has_label) / keras.ops.sum(has_label)
 
 
-@_wrong("`compute_loss` of Labelled", "a number that depends on the rows")
+@_wrong(
+    "gradient of",
+    "`compute_loss` of Labelled",
+    "a number that depends on the rows",
+)
 def a_mean_over_labelled_rows() -> None:
     model = Labelled()
     model.build((None, 6))
