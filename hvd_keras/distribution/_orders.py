@@ -149,7 +149,12 @@ def _in_batches(
         begin + draw(number, min(batch_size, num_rows - begin))
         for number, begin in enumerate(begins)
     ]
-    return np.concatenate(parts)
+    return _joined(parts)
+
+
+def _joined(parts: list[Array]) -> Array:
+    """Returns all rows; there may be none."""
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def of_batches(data: keras.utils.PyDataset) -> Any:
@@ -236,7 +241,7 @@ def _drawn_by_tensorflow(
     )
     batches = adapter.get_tf_dataset().as_numpy_iterator()
     flat = [keras.tree.flatten(batch)[0] for batch in batches]
-    return np.concatenate(flat).astype(np.int64)
+    return _joined(flat)
 
 
 def _sampled(num_items: int) -> Array:

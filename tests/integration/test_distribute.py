@@ -116,16 +116,23 @@ import keras, numpy as np
 x = np.ones((8, 5, 3), "float32")
 writer = keras.Sequential([keras.layers.GRU(2, stateful=True)])
 print("shape", writer.predict(x[:1], verbose=0).shape)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+try:
+    model.fit(x[:0, 0], x[:0, 0, :1], verbose=0)
+except ValueError as error:
+    print(error)
 model = keras.Sequential([keras.layers.GRU(4, stateful=True, name="kept")])
 model.compile("sgd", "mse")
 model.fit(x, x[:, 0, :1], batch_size=4, verbose=0)
 """
 
 
-def test_states_of_rows_are_refused() -> None:
+def test_states_of_rows_and_no_rows_are_refused() -> None:
     job = jobs.run_python(2, STATEFUL, "--distribute")
     assert job.status == 1
     assert "shape (1, 2)" in job.stdout
+    assert "Received: 0 rows" in job.stdout
     assert "`stateful=True` keeps a state for each row" in job.stderr
     assert "the layers kept" in job.stderr
 
