@@ -143,18 +143,21 @@ def global_logs(
     _tell_of_means(model, metrics)
     additive = [metric for metric in metrics if _is_additive(metric)]
     num_samples = num_samples_of(model)
-    own = dict(_flat(model.get_metrics_result()))
     states = _unique_variables(additive)
     local = [np.asarray(state.numpy()) for state in states]
     for state, total in zip(states, _sums(local), strict=True):
         state.assign(np.asarray(total))
     summed = dict(_flat(model.get_metrics_result()))
-    _tell_of_counted_steps(model, additive, num_samples, own, summed)
+    is_keras = not logs or set(logs) == set(summed)
     # A rank without any batch has no logs, but knows the sums.
-    values = dict(_flat(get_logs(logs))) if logs else dict(summed)
+    values = dict(summed) if is_keras else dict(_flat(get_logs(logs)))
     for state, value in zip(states, local, strict=True):
         state.assign(value)
-    is_keras = not logs or set(logs) == set(summed)
+    are_keras = all(map(_is_of_keras, metrics))
+    if is_keras and are_keras and len(additive) == len(metrics):
+        return values
+    own = dict(_flat(model.get_metrics_result()))
+    _tell_of_counted_steps(model, additive, num_samples, own, summed)
     if is_keras and len(additive) == len(metrics):
         return values
     # A `train_step` may log a metric's value, under any name. If they agree on
@@ -305,10 +308,14 @@ def _leaf_metrics(metrics: list[Any]) -> list[Any]:
     return leaves
 
 
+def _is_of_keras(metric: Any) -> bool:
+    return type(metric).__module__.startswith("keras.")
+
+
 def _is_additive(metric: Any) -> bool:
     variables = metric.variables
     if not variables:  # some of Keras's have them after their first update
-        return type(metric).__module__.startswith("keras.")
+        return _is_of_keras(metric)
     return all(aggregation_of(each) == "sum" for each in variables)
 
 
@@ -347,7 +354,7 @@ def _tell_of_counted_steps(
         found = {
             f"{metric.name!r} ({type(metric).__name__})"
             for metric in metrics
-            if not type(metric).__module__.startswith("keras.")
+            if not _is_of_keras(metric)
             and own.get(metric.name) == steps
             and summed.get(metric.name) == steps * basics.size()
         }

@@ -20,6 +20,7 @@ from hvd_keras._keras.lookup import private_module, require
 from hvd_keras.callbacks import (
     BroadcastGlobalVariablesCallback,
     MetricAverageCallback,
+    _batch_logs,
 )
 from hvd_keras.data._arguments import is_read_once
 from hvd_keras.data._comparison import called_by
@@ -137,7 +138,15 @@ class Front:
     def _predict(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         x = given["x"]
         is_whole = self._shares_data and given["steps"] is None
-        is_whole = is_whole and not _stateful_layers(model)
+        is_whole = is_whole and not (
+            _stateful_layers(model)
+            or any(
+                map(
+                    _batch_logs.reads_predictions_of_batches,
+                    _flat(given["callbacks"]),
+                )
+            )
+        )
         if not is_whole or is_read_once(x) or hasattr(x, "collate_fn"):
             given.update(self._of_calls(given))
             return run(**given)
@@ -253,15 +262,24 @@ def _share_of_validation(
 def _with(given: dict[str, Any], *first: Any) -> dict[str, Any]:
     """Returns the arguments of a call, with our callbacks before others."""
     callbacks = given["callbacks"]
-    ours = [*first, MetricAverageCallback()]
-    flat = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
+    flat = _flat(callbacks)
+    average = MetricAverageCallback()
+    if any(map(_batch_logs.reads_metrics_of_batches, flat)):
+        average = _batch_logs.BatchMetricAverageCallback()
+    ours = [*first, average]
     ours = [
         each
         for each in ours
         if not any(isinstance(one, type(each)) for one in flat)
     ]
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        for each in ours:
-            callbacks.append(each)
+        callbacks.callbacks[:0] = ours
         return given
     return {**given, "callbacks": [*ours, *flat]}
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    """Returns callbacks, which may be one, a list or a `CallbackList`."""
+    found = getattr(callbacks, "callbacks", callbacks)
+    flat: list[Any] = keras.tree.flatten(found or [])
+    return flat

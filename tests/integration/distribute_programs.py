@@ -357,6 +357,62 @@ def predicted():
     return found(model, many=many, one=one)
 
 
+class OfBatches(keras.callbacks.Callback):
+    """Reads the logs of batches, and trains by them."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.of_tests, self.outputs = [], [], []
+
+    def on_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+        self.model.optimizer.learning_rate = 0.01 * min(logs["mae"], 2.0)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.of_tests.append(logs["mae"])
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.outputs.append(float(np.sum(logs["outputs"])))
+
+
+def of_batches():
+    model, seen, errors = compiled(dense()), OfBatches(), []
+    on_end = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: errors.append(logs["mae"])
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        folder = os.environ.get("SHARED", folder)
+        path = os.path.join(folder, "of_batches-{loss:.4f}.weights.h5")
+        keep = keras.callbacks.ModelCheckpoint(
+            path, save_weights_only=True, save_freq=3
+        )
+        history = model.fit(
+            X,
+            Y,
+            batch_size=8,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+            validation_split=0.2,
+            callbacks=[seen, on_end],
+        )
+        model.fit(X, Y, verbose=0, shuffle=False, callbacks=[keep])
+        model.predict(X, batch_size=10, callbacks=[seen], verbose=0)
+        names = [n for n in os.listdir(folder) if n.startswith("of_batches")]
+    return found(
+        model,
+        history,
+        losses=seen.losses,
+        of_tests=seen.of_tests,
+        outputs=seen.outputs,
+        errors=errors,
+        names=[
+            int(name[11:].partition(".w")[0].replace(".", ""))
+            for name in sorted(names)
+        ],
+    )
+
+
 def saved():
     model = compiled(dense())
     with tempfile.TemporaryDirectory() as folder:
@@ -375,7 +431,7 @@ def saved():
         again = keras.models.load_model(path)
         again.fit(X, Y, batch_size=8, verbose=0, shuffle=False)
         model.load_weights(best)
-        files = sorted(os.listdir(folder))
+        files = [n for n in os.listdir(folder) if not n.startswith("of_")]
     return found(again, many=model.predict(X, verbose=0), files=len(files))
 
 
@@ -495,6 +551,7 @@ PROGRAMS = {
         shuffled_batches,
         evaluated,
         predicted,
+        of_batches,
         saved,
         in_a_loop,
         own_logs,

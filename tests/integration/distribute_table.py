@@ -53,6 +53,7 @@ TITLES = {
     "of_float64": "Arrays of float64",
     "evaluated": "`evaluate`",
     "predicted": "`predict`",
+    "of_batches": "Callbacks that read the logs of batches",
     "saved": "`ModelCheckpoint`, `EarlyStopping`, `save`, loaded again",
     "own_logs": "`train_step` and `test_step` that log values of their own",
     "two_optimizers": "`train_step` with two optimizers and a tape",
