@@ -88,10 +88,10 @@ def are_changed(gradients: list[Any], own: list[Any]) -> bool:
     """See `Backend.are_changed`; for steps that are traced."""
     if tf.executing_eagerly():
         return False
-    known = list(map(_values, own))
+    known = _symbolic(own)
     sources = {id(each.op) for each in known}
     seen = {each.name for each in known}
-    ahead = list(map(_values, gradients))
+    ahead = _symbolic(gradients)
     while ahead:
         tensor = ahead.pop()
         if tensor.name in seen:
@@ -106,6 +106,15 @@ def are_changed(gradients: list[Any], own: list[Any]) -> bool:
     return False
 
 
-def _values(gradient: Any) -> tf.Tensor:
-    is_sparse = isinstance(gradient, tf.IndexedSlices)
-    return gradient.values if is_sparse else gradient
+def _symbolic(gradients: list[Any]) -> list[tf.Tensor]:
+    """Returns the tensors of a graph; a gradient may be a variable, too."""
+    values = [
+        each.values if isinstance(each, tf.IndexedSlices) else each
+        for each in gradients
+    ]
+    return [
+        each
+        for each in values
+        if isinstance(each, tf.Tensor)
+        and not isinstance(each, tf.__internal__.EagerTensor)
+    ]

@@ -60,6 +60,19 @@ def rows_in_step() -> Any:
     return None if batch is None else batch.row_weights()
 
 
+def gradient_weight_of_step() -> Any:
+    """Returns what will multiply the gradients of the running step.
+
+    It is None outside of a training step, where the ranks have equally many
+    rows, and where the loss is multiplied instead, as in Keras's own steps.
+    """
+    step = keras_steps.running_step()
+    batch = keras_steps.running_batch()
+    if step is None or batch is None or step.hides_loss:
+        return None
+    return batch.weight
+
+
 class Batch:
     """The part of a batch that this rank has, in one step.
 
@@ -174,7 +187,7 @@ class Batch:
             )
             self._mean_first = means[-1]
             self._weight = _divided(self._real, means[0])
-        elif counts.rest:
+        elif counts.rest and not counts.are_equal():
             real = keras.ops.cast(self._real, count_dtype())
             mean_first = keras.ops.where(
                 keras.ops.equal(real, float(counts.batch_size)),

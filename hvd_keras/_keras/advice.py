@@ -29,7 +29,7 @@ _APART = (
     "`train_step`. Received: %s."
 )
 _UNKNOWN_MEAN = (
-    "Some steps have unequal numbers of rows on the ranks. The loss of %s is "
+    "Ranks may have unequal numbers of rows in some steps. The loss of %s is "
     "taken for a mean over the rows of a rank, and weighted by their number. "
     "If it is another mean, or a sum, compute it by `hvd.global_mean`."
 )

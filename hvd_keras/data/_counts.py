@@ -48,6 +48,15 @@ class Counts:
         largest = -(-self.rest // self.num_ranks)
         return largest < self.batch_size
 
+    def are_equal(self) -> bool:
+        """Whether all ranks surely have equally many rows in each step."""
+        return (
+            self.are_known()
+            and self.ends_together
+            and self.rest is not None
+            and self.rest % self.num_ranks == 0
+        )
+
 
 def mark(data: Any, counts: Counts) -> Any:
     """Returns `data`, which is a rank's share, after noting its counts."""

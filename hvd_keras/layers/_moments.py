@@ -12,7 +12,7 @@ from keras import ops
 
 from hvd_keras import _backends, basics
 from hvd_keras._common.autograph import as_it_is
-from hvd_keras._gradients.batch import rows_in_step
+from hvd_keras._gradients.batch import gradient_weight_of_step, rows_in_step
 from hvd_keras._job import state
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -61,7 +61,14 @@ def global_moments(
     def summed(kind: str, parts: list[Tensor]) -> list[Tensor]:
         """Returns the sums over the ranks of vectors."""
         packed = ops.concatenate(parts)
+        weight = gradient_weight_of_step()
+        if weight is not None:
+            weight = ops.cast(weight, packed.dtype)
+            inverse = ops.divide_no_nan(ops.ones_like(weight), weight)
+            packed = _with_gradient_times(packed, inverse)
         packed = _summed(packed, kind, layer, process_set)
+        if weight is not None:
+            packed = _with_gradient_times(packed, weight)
         ends = [i * num_channels for i in range(1, len(parts))]
         return ops.split(packed, ends)
 
@@ -95,6 +102,18 @@ def global_moments(
     variance = ops.maximum(variance, 0.0)
     mean = base + mean
     return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype)
+
+
+@as_it_is
+def _with_gradient_times(tensor: Tensor, factor: Tensor) -> Tensor:
+    """Returns the tensor; its gradient is multiplied by a factor.
+
+    The gradients of ranks go through each other's rows, and a loss counts by
+    its rank's rows. Where it does so after the gradient is taken, a gradient
+    from another rank has to count by that one's rows, not by these.
+    """
+    scaled = tensor * factor
+    return ops.stop_gradient(tensor) + (scaled - ops.stop_gradient(scaled))
 
 
 @as_it_is
