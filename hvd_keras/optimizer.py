@@ -105,7 +105,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that Horovod gave it)
         backward_passes_per_step: Number of batches whose gradients Keras
             accumulates (`gradient_accumulation_steps`) before they are reduced
             and applied. `iterations`, the moving average of weights (`use_ema`)
-            and weight decay count updates.
+            and weight decay count updates. With an optimizer's own
+            `gradient_accumulation_steps` the average counts batches, as in
+            Keras.
         average_aggregated_gradients: Whether accumulated gradients are
             averaged over the batches, as in Keras, or summed.
         schedule_counts_batches: Whether a learning rate schedule advances with

@@ -300,6 +300,13 @@ TABLE = (
         "ranks with fewer rows count as much as the others",
     ),
     Row(
+        "keras.losses.Loss",
+        "__call__",
+        "distribution._row_checks",
+        "know with what the script's losses are called",
+        "losses that are no means over rows are not told",
+    ),
+    Row(
         "keras.metrics.Mean",
         "update_state",
         "_keras.losses",

@@ -380,7 +380,10 @@ class ReducingOptimizer(OptimizerHooks):
     def hvd_at_update(
         self, call: Callable[[], None], changes: Sequence[Any]
     ) -> None:
-        if self.gradient_accumulation_steps and self.hvd_is_applying():
+        # Keras itself, with an accumulation of the optimizer's own, does it
+        # with each batch.
+        passes = self.hvd_settings.backward_passes_per_step
+        if passes > 1 and self.hvd_is_applying():
             _backends.current().call_if(self._is_update(), call, changes)
         else:
             call()

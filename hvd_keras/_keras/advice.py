@@ -158,8 +158,22 @@ _MIXED_ROWS = (
 _WHOLE_BATCH = (
     "A loss is one number of all rows of a batch and no mean over them: each "
     "rank has that of its own rows, and N ranks train on another loss than one "
-    "process. Give it the other axes, such as `axis=(1, 2, 3)`: it is a mean "
-    "over rows then. Received: %s."
+    "process. Return one value a row, or give it the other axes, such as "
+    "`axis=(1, 2, 3)`: it is a mean over rows then. Received: %s."
+)
+_COUPLED_ROWS = (
+    "What a model makes of a row depends on the other rows of its batch, in a "
+    "layer, a function or a loss that the script adds. Each rank has its own "
+    "rows, so N ranks train another model than one process. Statistics of the "
+    "whole batch are those of `keras.layers.BatchNormalization`; for others "
+    "gather the rows first, by `hvd.allgather`, or train on one rank. "
+    "Received: %s."
+)
+_NO_SUMS = (
+    "A metric's state is no sum over rows, such as a maximum, the value of the "
+    "last batch or a mean of batches. Each rank has that of its own rows; what "
+    "is reported is their mean over the ranks, not the value of one process. "
+    "Keep sums over rows in variables of `add_variable`. Received: %s."
 )
 _JOINED = (
     "Fewer rows than ranks are left at the end, and batches without targets "
@@ -197,6 +211,16 @@ def tell_of_mixed_rows(model: Any, received: str) -> None:
 def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
     """Warns of losses that are no means over rows."""
     _tell(model, _WHOLE_BATCH, ", ".join(names), is_other_loss=True)
+
+
+def tell_of_coupled_rows(model: Any, received: str) -> None:
+    """Warns of a model that takes no row by itself."""
+    _tell(model, _COUPLED_ROWS, received, is_other_loss=True)
+
+
+def tell_of_states_that_are_no_sums(model: Any, names: str) -> None:
+    """Warns of metrics that do not add up over rows."""
+    _tell(model, _NO_SUMS, names)
 
 
 def tell_of_joined_rest(model: Any, num_rows: int, num_ranks: int) -> None:

@@ -90,6 +90,10 @@ class Call:
         self.meet: Callable[[bool], None] = _do_nothing
         # Whether they are apart; the same on all ranks.
         self.is_apart = False
+        # What its steps have got; see `distribution._row_checks`.
+        self.step_specs: Any = None
+        self.seen_losses: list[Any] = []
+        self.seen_metrics: list[Any] = []
         # Called, the last one first, when it has ended or raised.
         self.at_end: list[Callable[[], None]] = []
 

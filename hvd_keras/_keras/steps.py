@@ -21,6 +21,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import epochs, models
 from hvd_keras._keras.filled_metrics import without_filling
 from hvd_keras._keras.lookup import owner_of, private_module
+from hvd_keras._keras.specs import specs_of
 
 _symbolic_scope: Any = private_module("backend.common.symbolic_scope")
 
@@ -169,6 +170,9 @@ class _Watched:
             return self._original(*args, **kw)
         *state, data = [*args, *kw.values()]
         step = Step(call, data, self._training)
+        is_new = self._training and call.step_specs is None
+        if is_new and keras_calls.has_front():
+            call.step_specs = specs_of(step.x)
         if call.class_weight and self._training:
             weights = _class_weights(step.y, call.class_weight)
             if step.marks is not None:

@@ -23,6 +23,8 @@ Logs = Any
 
 # An attribute of a model, in `vars(model)`: metrics that seem to count steps.
 _COUNTING = "_hvd_counting_steps"
+# An attribute of a metric, in `vars(metric)`: its states are no sums.
+_IS_NO_SUM = "_hvd_is_no_sum"
 
 
 class MetricAverageCallback(ForKeras3, keras.callbacks.Callback):
@@ -308,12 +310,19 @@ def _leaf_metrics(metrics: list[Any]) -> list[Any]:
     return leaves
 
 
+def average_over_ranks(metric: Any) -> None:
+    """Lets a metric be averaged over the ranks. All ranks call this."""
+    vars(metric)[_IS_NO_SUM] = True
+
+
 def _is_of_keras(metric: Any) -> bool:
     return type(metric).__module__.startswith("keras.")
 
 
 def _is_additive(metric: Any) -> bool:
     variables = metric.variables
+    if _IS_NO_SUM in vars(metric):
+        return False
     if not variables:  # some of Keras's have them after their first update
         return _is_of_keras(metric)
     return all(aggregation_of(each) == "sum" for each in variables)

@@ -24,7 +24,7 @@ from hvd_keras.callbacks import (
 )
 from hvd_keras.data._arguments import is_read_once
 from hvd_keras.data._comparison import called_by
-from hvd_keras.distribution import _data, _orders, _turns
+from hvd_keras.distribution import _data, _orders, _row_checks, _turns
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.optimizer import DistributedOptimizer
 from hvd_keras.prediction import predict
@@ -89,8 +89,11 @@ class Front:
             _check_stateful(model)
         distribute_optimizers(model)
         start = BroadcastGlobalVariablesCallback(0)
+        checks = [_row_checks.RowChecks(model)] if basics.size() > 1 else []
         if not self._shares_data:
-            return run(**_with({**given, **self._of_calls(given)}, start))
+            return run(
+                **_with({**given, **self._of_calls(given)}, start, *checks)
+            )
         held_out = given["validation_data"]
         if given["validation_split"] and held_out is None:
             rows, held_out = _split(
@@ -123,7 +126,7 @@ class Front:
             validation_split=0.0,
             shuffle=False,
         )
-        return run(**_with(given, start))
+        return run(**_with(given, start, *checks))
 
     def _evaluate(self, model: Any, run: Run, given: dict[str, Any]) -> Any:
         given.update(self._of_calls(given))
@@ -215,6 +218,7 @@ def begin(front: Front | None) -> None:
     """Sets what stands before the methods of models; None: nothing."""
     if front is not None:
         _orders.draw_alike()
+        _row_checks.install()
     calls.set_front(front)
 
 

@@ -204,6 +204,62 @@ def normalized():
     return found(model, history)
 
 
+class OwnStep(keras.Model):
+    """Takes its gradients by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = dense(
+            keras.layers.BatchNormalization(), keras.layers.Dense(1)
+        )
+
+    def call(self, x, training=False):
+        return self.inner(x, training=training)
+
+    def train_step(self, *args):
+        x, y = args[-1]
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean(
+                    keras.ops.square(y - self(x, training=True))
+                )
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+        if BACKEND == "torch":
+            self.zero_grad()
+            loss = keras.ops.mean(keras.ops.square(y - self(x, training=True)))
+            loss.backward()
+            weights = self.trainable_weights
+            self.optimizer.apply([w.value.grad for w in weights], weights)
+            return {"loss": loss}
+        import jax
+
+        trained, others, slots, metrics = args[0]
+
+        def loss_of(trained):
+            predicted, after = self.stateless_call(
+                trained, others, x, training=True
+            )
+            return keras.ops.mean(keras.ops.square(y - predicted)), after
+
+        of_step = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, others), gradients = of_step(trained)
+        trained, slots = self.optimizer.stateless_apply(
+            slots, gradients, trained
+        )
+        return {"loss": loss}, (trained, others, slots, metrics)
+
+
+def own_steps():
+    model = compiled(OwnStep(), metrics=None)
+    model(X[:1])
+    history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    return found(model, history)
+
+
 class Batches(keras.utils.PyDataset):
     def __len__(self):
         return 7
@@ -546,6 +602,7 @@ PROGRAMS = {
         of_classes,
         masked,
         normalized,
+        own_steps,
         py_dataset,
         shuffled,
         shuffled_batches,

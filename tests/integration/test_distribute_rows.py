@@ -1,0 +1,128 @@
+"""`hvdrun --distribute` tells of what takes no row of a batch by itself."""
+
+from __future__ import annotations
+
+import re
+
+import distribute_table
+import jobs
+import pytest
+from selection import thorough_except
+
+PROGRAM = """
+import keras, numpy as np
+from keras import ops
+
+x = np.random.default_rng(1).uniform(size=(48, 5)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+
+def root(y, predicted):
+    return ops.sqrt(ops.mean(ops.square(y - predicted)))
+
+def mean(y, predicted):
+    return ops.mean(ops.square(y - predicted))
+
+class OfMedians(keras.losses.Loss):
+    def call(self, y, predicted):
+        return ops.median(ops.abs(y - predicted))
+
+class OfRows(keras.losses.Loss):
+    def call(self, y, predicted):
+        return ops.square(y - predicted)
+
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="own")
+        self.value = self.add_variable((), "zeros")
+    def update_state(self, y, predicted, sample_weight=None):
+        gap = ops.max(ops.abs(y - predicted))
+        self.value.assign(ops.maximum(self.value, gap))
+    def result(self):
+        return self.value + 0.0
+
+class Moving(Largest):
+    def update_state(self, y, predicted, sample_weight=None):
+        gap = ops.mean(ops.abs(y - predicted))
+        self.value.assign(0.9 * self.value + 0.1 * gap)
+
+class Added(Largest):
+    def update_state(self, y, predicted, sample_weight=None):
+        self.value.assign(self.value + ops.sum(ops.abs(y - predicted)))
+
+class Centered(keras.layers.Layer):
+    def call(self, x):
+        return x - ops.mean(x, axis=0)
+
+class Scaled(keras.layers.Layer):
+    def build(self, shape):
+        self.factor = self.add_weight(shape=shape[-1:])
+    def call(self, x):
+        self.add_loss(0.1 * ops.mean(ops.square(x)))
+        return x * self.factor
+
+class Sparse(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(ops.sum(ops.square(ops.mean(x, axis=0) - 0.5)))
+        return x
+
+class Noisy(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+    def call(self, x):
+        return x + 0.1 * keras.random.normal(ops.shape(x), seed=self.seeds)
+
+def functional(layer):
+    inputs = keras.Input((5,))
+    hidden = keras.layers.Dense(4)(inputs)
+    outputs = keras.layers.Dense(1)(layer(hidden))
+    return keras.Model(inputs, outputs)
+
+def fit(name, *layers, loss="mse", metrics=(), model=None):
+    if model is None:
+        first, last = keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)
+        model = keras.Sequential([first, *layers, last])
+    model.compile("sgd", loss, metrics=list(metrics))
+    print("fit", name, flush=True)
+    for _ in range(2):
+        history = model.fit(x, y, batch_size=16, verbose=0, shuffle=False)
+    return history.history
+
+for function in root, OfMedians(), mean, OfRows():
+    fit(getattr(function, "name", "") or function.__name__, loss=function)
+values = {}
+for kind in Largest, Moving, Added:
+    values[kind.__name__] = fit(kind.__name__, metrics=[kind()])["own"][0]
+for layer in Centered(), Scaled(), Sparse(), Noisy():
+    fit(type(layer).__name__, layer)
+fit("op", model=functional(lambda x: x - ops.mean(x, axis=0)))
+fit("op_of_rows", model=functional(ops.tanh))
+print("value", values["Largest"])
+"""
+TOLD = re.compile(r"WARNING hvd_keras rank 0: (.*)")
+
+
+@pytest.mark.parametrize(
+    "backend", thorough_except(distribute_table.BACKENDS, "tensorflow", "torch")
+)
+def test_what_mixes_rows_is_told(backend: str) -> None:
+    job = jobs.run_python(
+        2,
+        PROGRAM,
+        "--distribute",
+        KERAS_BACKEND=backend,
+    )
+    assert job.status == 0, job.stderr
+    told = "\n".join(TOLD.findall(job.stderr))
+    for name in ("root", "of_medians"):
+        assert re.search(rf"no mean over them.*Received: {name}", told), told
+    for name in ("Largest", "Moving"):
+        assert re.search(rf"no sum over rows.*'own' \({name}\)", told), told
+    for name in ("Centered", "Sparse", "Mean, Subtract"):
+        assert re.search(rf"other rows of its batch.*, with {name} ", told), (
+            told
+        )
+    assert len(told.splitlines()) == 7, told
+    # The mean of two maxima, not their sum.
+    (line,) = re.findall(r"^value (.*)", job.stdout, re.M)
+    assert 0.0 < float(line) < 8.0
