@@ -137,7 +137,7 @@ TABLE = (
             owner,
             names,
             "distribution._own_files",
-            "write, remove or move a file of the script on one rank of a host",
+            "write, remove, move or link a file on one rank of a host",
             "an unchanged script appends to a file N times, and fails where "
             "another rank has removed it",
             "Python 3.10 to 3.14",
@@ -145,7 +145,7 @@ TABLE = (
         for owner, names in (
             ("builtins", "open"),
             ("io", "open"),
-            ("os", "remove unlink rename replace"),
+            ("os", "remove unlink rename replace symlink link"),
             ("shutil", "rmtree move"),
         )
     ),

@@ -1,4 +1,4 @@
-"""Files that a script writes, removes or moves by itself: one rank does it.
+"""What a script does with its files by itself: one rank does it.
 
 The first rank of a host that writes in a file has it. What another one writes
 there goes nowhere: all have the same text, and one copy of it is there. What
@@ -43,6 +43,8 @@ def share() -> None:
     for name in ("rename", "replace"):
         replace(os, name, _moved_once)
     replace(shutil, "move", _moved_once)
+    for name in ("symlink", "link"):
+        replace(os, name, _linked_once)
     # Before what the script registers, so it runs behind that.
     atexit.register(_end)
 
@@ -170,6 +172,24 @@ def _moved_once(original: Any) -> Any:
         return result
 
     return move
+
+
+def _linked_once(original: Any) -> Any:
+    @functools.wraps(original)
+    def link(src: Any, dst: Any, *args: Any, **kw: Any) -> Any:
+        is_whole = kw.keys().isdisjoint(("dir_fd", "src_dir_fd", "dst_dir_fd"))
+        if not (is_whole and _owners.leaves(dst, sys._getframe(1))):
+            return original(src, dst, *args, **kw)
+        place = _owners.place_of(dst)
+        with _owners.in_turn() as owners:
+            # What this rank has made itself is there.
+            if place in _made or not owners.is_left(place):
+                original(src, dst, *args, **kw)
+                owners.take(place)
+            _made.add(place)
+        return None
+
+    return link
 
 
 def _tell_of(name: str) -> None:

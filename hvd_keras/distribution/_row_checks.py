@@ -371,12 +371,12 @@ def _couples(model: Any, specs: Any) -> bool:
 
     with _kept(list(model.non_trainable_variables)):
         given = _made(specs, _ALL)
-        wholes, agains = call(given), call(given)
+        wholes, repeats = call(given), call(given)
         # As many rows: another shape is compiled once more.
         firsts, lasts = call(twice(_FIRST)), call(twice(_LAST))
     found = False
     for whole, again, first, last in zip(
-        wholes, agains, firsts, lasts, strict=True
+        wholes, repeats, firsts, lasts, strict=True
     ):
         dtype = keras.backend.standardize_dtype(whole.dtype)
         one, other = _array(whole), _array(again)

@@ -103,11 +103,21 @@ for number in range(2):  # a file that is not for long
     assert pathlib.Path("part").read_text() == "whole"
     os.replace("part", f"results/{{number}}.txt")
     shutil.move(f"results/{{number}}.txt", "results/last.txt")
+for target in "results", "log.txt":
+    if os.path.lexists("latest"):
+        os.unlink("latest")
+    os.symlink(target, "latest")
+try:
+    pathlib.Path("latest").symlink_to("results")
+except FileExistsError:
+    print("linked", flush=True)
 model.fit(np.ones((12, 2)), np.ones(12), verbose=0)
+assert pathlib.Path("latest").read_text() == "new"
 model.save("model.keras")
 os.mkdir("cache")
 pathlib.Path("cache/rows").write_text("rows")
 model.predict(np.ones((12, 2)), verbose=0)
+os.unlink("latest")
 if os.path.exists("cache"):
     shutil.rmtree("cache")
 os.remove("model.keras")
@@ -142,6 +152,7 @@ def test_what_a_rank_removes_is_removed_for_all(
     code = REMOVED.format(folder=str(tmp_path))
     job = jobs.run_python(3, code, "--distribute", "--show-ranks", "0,1,2")
     assert job.status == 0, job.stderr[-3000:]
+    assert job.stdout.count("linked") == 3
     assert job.stdout.count("gone") == 9
     assert job.stdout.count("unlocked") == 3
     assert job.stdout.count("locked") == 6  # in both words
