@@ -18,14 +18,30 @@ from hvd_keras.exceptions import MismatchError
 from hvd_keras.process_set import ProcessSet
 
 # The cure if callbacks have done other things on other ranks.
-CURE = (
+_CURE = (
     "Add `hvd.callbacks.MetricAverageCallback()`, so that all ranks see the "
     "same metrics at the end of an epoch: then callbacks such as "
     "`ReduceLROnPlateau` do the same on all of them. The logs of a batch are "
     "those of the rank: a callback that decides by them must first average "
     "them, by `hvd.allreduce`."
 )
-CURE_OF_RATES = f"{advice.CURE_OF_RATES} {CURE}"
+# For a script that knows nothing of ranks: its callbacks see the same.
+_CURE_IN_FRONT = (
+    "Update weights by the model's own optimizer, and set rates by what all "
+    "ranks have alike, such as the logs that callbacks get; not by a loss or a "
+    "gradient of a step, by an optimizer of another package, by random numbers "
+    "or by the time."
+)
+
+
+def cure() -> str:
+    """Returns what to do if a rank has changed weights by itself."""
+    return _CURE_IN_FRONT if keras_calls.has_front() else _CURE
+
+
+def cure_of_rates() -> str:
+    """Returns what to do if rates differ by rank."""
+    return f"{advice.CURE_OF_RATES} {cure()}"
 
 
 def compare_first(fit: keras_calls.Call, process_set: ProcessSet) -> Check:
@@ -84,7 +100,7 @@ def refuse(difference: str | None) -> None:
     if difference is not None:
         raise MismatchError(
             "All ranks must train with the same learning rate. Otherwise their "
-            f"weights drift apart. Received: {difference}. {CURE_OF_RATES}"
+            f"weights drift apart. Received: {difference}. {cure_of_rates()}"
         )
 
 

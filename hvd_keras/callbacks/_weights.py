@@ -13,6 +13,7 @@ from hvd_keras import _backends, basics
 from hvd_keras._backends.options import path_of
 from hvd_keras._common import log
 from hvd_keras._gradients import model_state
+from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import names as private
 from hvd_keras._values import agreement, checksums
 from hvd_keras._values.agreement import Check
@@ -52,6 +53,11 @@ class TrainedWeights:
             variables += model_state.without(
                 [rate] if isinstance(rate, keras.Variable) else [],
                 model_state.shared_variables_of(part, own),
+            )
+        if keras_calls.has_front():
+            # A step of the script may train what no optimizer knows.
+            variables += model_state.without(
+                self._local, self._model.trainable_variables
             )
         unique = {private.identity_of(each): each for each in variables}
         return list(unique.values())
@@ -135,7 +141,7 @@ class TrainedWeights:
             "All ranks must have equal weights after each epoch. Received: "
             f"{where}. A rank has changed them by itself (a callback, or a "
             "`train_step` that adds its own gradients to them), or has trained "
-            f"with another learning rate. {_rates.CURE}"
+            f"with another learning rate. {_rates.cure()}"
         )
 
 
@@ -144,5 +150,5 @@ def tell_of_different_rates(difference: str | None) -> None:
     if difference is not None and basics.rank() == 0:
         log.mistake(
             "The learning rates differ by rank after training. Its weights are "
-            f"equal. Received: {difference}. {_rates.CURE_OF_RATES}"
+            f"equal. Received: {difference}. {_rates.cure_of_rates()}"
         )

@@ -126,3 +126,36 @@ def test_what_mixes_rows_is_told(backend: str) -> None:
     # The mean of two maxima, not their sum.
     (line,) = re.findall(r"^value (.*)", job.stdout, re.M)
     assert 0.0 < float(line) < 8.0
+
+
+BY_HAND = """
+import keras, numpy as np, tensorflow as tf
+
+class ByHand(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(1)
+    def call(self, x):
+        return self.last(x)
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x)) ** 2)
+        weights = self.trainable_variables
+        for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+            weight.assign(weight - 0.01 * gradient)
+        return {"loss": loss}
+
+x = np.arange(12.0)[:, np.newaxis]
+model = ByHand()
+model.compile()
+model.fit(x, x, batch_size=6, verbose=0)
+"""
+
+
+def test_weights_that_no_optimizer_trains_must_be_equal() -> None:
+    job = jobs.run_python(2, BY_HAND, "--distribute")
+    assert job.status == 1
+    assert "must have equal weights after each epoch" in job.stderr
+    assert "Update weights by the model's own optimizer" in job.stderr
+    assert "MetricAverageCallback" not in job.stderr
