@@ -169,6 +169,12 @@ _COUPLED_ROWS = (
     "gather the rows first, by `hvd.allgather`, or train on one rank. "
     "Received: %s."
 )
+_OF_TORCH = (
+    "A module of torch normalizes by the rows of each rank alone, so N ranks "
+    "train another model than one process; a rank with one row fails. Take "
+    "`keras.layers.BatchNormalization`, which takes the whole batch here, or "
+    "`hvd_keras.torch.SyncBatchNorm`. Received: %s."
+)
 _NO_SUMS = (
     "A metric's state is no sum over rows, such as a maximum, the value of the "
     "last batch or a mean of batches. Each rank has that of its own rows; what "
@@ -216,6 +222,11 @@ def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
 def tell_of_coupled_rows(model: Any, received: str) -> None:
     """Warns of a model that takes no row by itself."""
     _tell(model, _COUPLED_ROWS, received, is_other_loss=True)
+
+
+def tell_of_normalization_by_torch(model: Any, names: str) -> None:
+    """Warns of modules that see the rows of a rank."""
+    _tell(model, _OF_TORCH, names, is_other_loss=True)
 
 
 def tell_of_states_that_are_no_sums(model: Any, names: str) -> None:

@@ -58,6 +58,9 @@ class RowChecks(keras.callbacks.Callback):
         if call is None:
             self._is_done = True
             return
+        names = _normalizing_by_torch(self.model)
+        if names and basics.rank() == 0:
+            advice.tell_of_normalization_by_torch(self.model, names)
         for metric in self._metrics:
             if "update_state" not in vars(metric):
                 metric.__dict__["update_state"] = _noting_metric(metric, call)
@@ -202,7 +205,8 @@ def _array(value: Any) -> Array:
 def _differs(one: Array, other: Array, dtype: str) -> bool:
     if one.shape != other.shape or not np.isfinite(one).all():
         return False  # unknown
-    share = _TOLERANCE_OF_HALF if "16" in dtype else _TOLERANCE
+    is_half = "16" in dtype or "16" in keras.config.dtype_policy().compute_dtype
+    share = _TOLERANCE_OF_HALF if is_half else _TOLERANCE
     largest = np.max(np.abs(one), initial=0.0)
     gap = np.max(np.abs(one - other), initial=0.0)
     return bool(gap > share * largest + 1e-6)
@@ -259,6 +263,23 @@ def _is_no_sum(metric: Any, specs: Any) -> bool:
 
 
 # ---- Models ----
+
+
+def _normalizing_by_torch(model: Any) -> str:
+    """Returns the layers in which torch itself normalizes by a batch."""
+    if keras.backend.backend() != "torch":
+        return ""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    found = [
+        f"{layer.name!r}, with {type(module).__name__}"
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.TorchModuleWrapper)
+        for module in layer.module.modules()
+        if isinstance(module, _BatchNorm)
+        and not type(module).__module__.startswith("hvd_keras.")
+    ]
+    return ", ".join(found[:3])
 
 
 def _coupling(model: Any, specs: Any) -> list[str]:

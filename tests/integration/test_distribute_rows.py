@@ -159,3 +159,27 @@ def test_weights_that_no_optimizer_trains_must_be_equal() -> None:
     assert "must have equal weights after each epoch" in job.stderr
     assert "Update weights by the model's own optimizer" in job.stderr
     assert "MetricAverageCallback" not in job.stderr
+
+
+OF_TORCH = """
+import keras, numpy as np, torch
+import hvd_keras.torch
+
+def fit(normalization):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), normalization)
+    wrapped = keras.layers.TorchModuleWrapper(module)
+    model = keras.Sequential([wrapped, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0)
+
+fit(torch.nn.BatchNorm1d(2))
+fit(hvd_keras.torch.SyncBatchNorm(2))
+"""
+
+
+def test_modules_of_torch_that_normalize_are_told() -> None:
+    job = jobs.run_python(2, OF_TORCH, "--distribute", KERAS_BACKEND="torch")
+    assert job.status == 0, job.stderr
+    (told,) = TOLD.findall(job.stderr)
+    assert "normalizes by the rows of each rank alone" in told
+    assert "with BatchNorm1d in `fit`" in told
