@@ -34,6 +34,7 @@ _NUM_ROWS = 4
 # Of the largest value. What couples rows differs by far more.
 _TOLERANCE = 1e-4
 _TOLERANCE_OF_HALF = 0.05
+_LARGEST_STATE = 1_000_000  # elements
 
 # What was tried, or is to be.
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -90,7 +91,7 @@ class RowChecks(keras.callbacks.Callback):
         tells = basics.rank() == 0
         with _quiet():
             losses = [
-                loss.name
+                (loss.name, _is_a_sum(loss, specs))
                 for loss, specs in call.seen_losses
                 if _is_no_mean(loss, specs)
             ]
@@ -105,8 +106,12 @@ class RowChecks(keras.callbacks.Callback):
                 models = _coupling(self.model, call.step_specs)
         for metric in metrics:
             metric_average.average_over_ranks(metric)
-        if losses and tells:
-            advice.tell_of_losses_of_whole_batches(self.model, losses)
+        sums = [f"the loss {name!r}" for name, is_sum in losses if is_sum]
+        others = [name for name, is_sum in losses if not is_sum]
+        if sums and tells:
+            advice.tell_of_sum_of_rows(self.model, ", ".join(sums))
+        if others and tells:
+            advice.tell_of_losses_of_whole_batches(self.model, others)
         if metrics and tells:
             names = ", ".join(
                 f"{metric.name!r} ({type(metric).__name__})"
@@ -224,19 +229,24 @@ def _tried(check: Callable[..., bool]) -> Callable[..., bool]:
     return tried
 
 
+def _values(loss: Any, specs: Any, *parts: slice) -> list[Array]:
+    return [_array(loss.call(*_made(specs, rows))) for rows in parts]
+
+
 @_tried
 def _is_no_mean(loss: Any, specs: Any) -> bool:
-    def value(rows: slice) -> Any:
-        return loss.call(*_made(specs, rows))
-
-    whole = value(_ALL)
-    dtype = keras.backend.standardize_dtype(whole.dtype)
-    whole, again = _array(whole), _array(value(_ALL))
+    whole, again, *parts = _values(loss, specs, _ALL, _ALL, _FIRST, _LAST)
     if not np.array_equal(whole, again):
         return False  # it draws
-    parts = [_array(value(_FIRST)), _array(value(_LAST))]
     joined = np.concatenate(parts) if whole.ndim else np.mean(parts)
-    return _differs(whole, np.asarray(joined), dtype)
+    return _differs(whole, np.asarray(joined), keras.config.floatx())
+
+
+@_tried
+def _is_a_sum(loss: Any, specs: Any) -> bool:
+    whole, *parts = _values(loss, specs, _ALL, _FIRST, _LAST)
+    total = np.asarray(np.sum(parts))
+    return not whole.ndim and not _differs(whole, total, keras.config.floatx())
 
 
 @_tried
@@ -390,7 +400,12 @@ def _couples(model: Any, specs: Any) -> bool:
             _made(specs, rows),
         )
 
-    with _kept(list(model.non_trainable_variables)):
+    states = [
+        each
+        for each in model.non_trainable_variables
+        if np.prod(each.shape) <= _LARGEST_STATE  # not frozen weights
+    ]
+    with _kept(states):
         given = _made(specs, _ALL)
         wholes, repeats = call(given), call(given)
         # As many rows: another shape is compiled once more.
