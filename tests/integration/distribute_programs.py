@@ -256,8 +256,18 @@ class OwnStep(keras.Model):
 def own_steps():
     model = compiled(OwnStep(), metrics=None)
     model(X[:1])
-    history = model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return found(model, history)
+    options = {"batch_size": 8, "epochs": 2, "verbose": 0, "shuffle": False}
+    history = model.fit(X, Y, **options)
+    averaged = dense()
+    optimizer = keras.optimizers.SGD(
+        0.05, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2
+    )
+    averaged.compile(optimizer, "mse")
+    averaged.fit(X, Y, **options)
+    averages = averaged.get_weights()
+    return found(
+        model, history, **{f"average{n}": w for n, w in enumerate(averages)}
+    )
 
 
 class Batches(keras.utils.PyDataset):

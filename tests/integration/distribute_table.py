@@ -43,7 +43,7 @@ TITLES = {
     "of_classes": "`class_weight`",
     "masked": "`Embedding` with masks, `LSTM`",
     "normalized": "`BatchNormalization`",
-    "own_steps": "`train_step` by hand, `BatchNormalization`",
+    "own_steps": "`train_step` by hand, `BatchNormalization`; averaged weights",
     "shuffled": "Shuffled arrays, in models one after the other",
     "shuffled_batches": "Shuffled `PyDataset`",
     "py_dataset": "`PyDataset`",
