@@ -154,7 +154,25 @@ class ByHand(keras.Model):
             weight.assign(weight - 0.01 * gradient)
         return {"loss": loss}
 
+class InVariables(ByHand):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x)) ** 2)
+        weights = self.trainable_variables
+        for kept, gradient in zip(self.kept, tape.gradient(loss, weights)):
+            kept.assign(gradient)
+        self.optimizer.apply_gradients(zip(self.kept, weights))
+        return {"loss": loss}
+
 x = np.arange(12.0)[:, np.newaxis]
+model = InVariables()
+model(x)
+weights = model.trainable_variables
+model.kept = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in weights]
+model.compile("sgd")
+model.fit(x, x, batch_size=6, verbose=0)
+print("gradients were variables", flush=True)
 model = ByHand()
 model.compile()
 model.fit(x, x, batch_size=6, verbose=0)
@@ -164,6 +182,7 @@ model.fit(x, x, batch_size=6, verbose=0)
 def test_weights_that_no_optimizer_trains_must_be_equal() -> None:
     job = jobs.run_python(2, BY_HAND, "--distribute")
     assert job.status == 1
+    assert "gradients were variables" in job.stdout, job.stderr
     assert "must have equal weights after each epoch" in job.stderr
     assert "Update weights by the model's own optimizer" in job.stderr
     assert "MetricAverageCallback" not in job.stderr
