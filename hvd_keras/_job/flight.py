@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import json
 import os
 import signal
+import socket
 import traceback
 from typing import IO
 
@@ -18,6 +20,7 @@ from hvd_keras._rendezvous import Topology, interfaces
 from hvd_keras.config import Config
 
 _stacks: IO[str] | None = None  # open, for the handler of the signal
+_requests: socket.socket | None = None  # for the native thread that asks
 _error_path = ""  # where the exception goes that ends this process
 
 
@@ -34,7 +37,7 @@ def begin(topology: Topology, config: Config) -> None:
             paths = _prepare(folder, topology, host)
         except OSError as error:
             log.warning(f"HVD_FLIGHT_RECORD_DIR cannot be used: {error}")
-    # The native handler comes first: Python's passes the signal on.
+    # The native handler comes first: it stays when Python has ended.
     _native.core().set_flight_file(
         rank=topology.rank,
         size=topology.size,
@@ -80,12 +83,36 @@ def _write_stacks_to(path: str) -> None:
     except OSError as error:
         log.warning(f"Stacks cannot be written: {error}")
         return
-    faulthandler.register(signal.SIGUSR2, stacks, all_threads=True, chain=True)
+    faulthandler.register(signal.SIGUSR2, stacks, all_threads=True)
     if _stacks is not None or not faulthandler.is_enabled():
         faulthandler.enable(stacks)  # the user has no other plan
     if _stacks is not None:
         _stacks.close()
     _stacks = stacks
+    _answer_requests()
+
+
+def _answer_requests() -> None:
+    """Has the stacks written by a thread, which holds the GIL.
+
+    The handler of `faulthandler` reads the frames of other threads while they
+    run, and crashes when one goes away: it is for a process that hangs.
+    """
+    global _requests
+    if _requests is None:
+        _requests, ours = socket.socketpair()
+        # Programs join all that `threading` knows.
+        _thread.start_new_thread(_serve, (ours,))
+    _native.core().set_stack_writer(_requests.fileno())
+
+
+def _serve(requests: socket.socket) -> None:
+    while requests.recv(1):
+        if _stacks is not None:
+            # A new start may have closed it just now.
+            with contextlib.suppress(ValueError):
+                faulthandler.dump_traceback(_stacks, all_threads=True)
+        requests.send(b"\0")
 
 
 def write(reason: str, path: str = "") -> None:

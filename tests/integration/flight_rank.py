@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -31,8 +33,36 @@ def look_at_all(folder: pathlib.Path) -> None:
         time.sleep(0.05)
 
 
+def work(depth: int) -> int:
+    return work(depth - 1) + 1 if depth else 0
+
+
+def is_asked_while_it_works() -> None:
+    """Is asked 300 times, while four threads call and return all the time."""
+    ask = (
+        "import os, signal, sys, time\n"
+        "for _ in range(300):\n"
+        "    os.kill(int(sys.argv[1]), signal.SIGUSR2)\n"
+        "    time.sleep(0.005)\n"
+    )
+    asker = subprocess.Popen(
+        [sys.executable, "-S", "-c", ask, str(os.getpid())]
+    )
+
+    def work_on() -> None:
+        while asker.poll() is None:
+            work(80)
+
+    for _ in range(3):
+        threading.Thread(target=work_on).start()
+    work_on()
+
+
 def main(what: str) -> None:
     hvd.init()
+    if what == "work":
+        is_asked_while_it_works()
+        return
     folder = pathlib.Path(os.environ["HVD_FLIGHT_RECORD_DIR"])
     pids = hvd.allgather_object(os.getpid())
     reduce("first")

@@ -68,6 +68,14 @@ def test_a_signal_shows_where_each_rank_is(tmp_path: pathlib.Path) -> None:
     assert "in look_at_all" in (tmp_path / "stacks_rank_1.txt").read_text()
 
 
+def test_a_rank_that_works_survives_being_asked(tmp_path: pathlib.Path) -> None:
+    job = run("work", tmp_path)
+    assert job.returncode == 0, job.stderr
+    for rank in range(2):
+        stacks = (tmp_path / f"stacks_rank_{rank}.txt").read_text()
+        assert stacks.count("in is_asked_while_it_works") > 5
+
+
 def test_the_record_can_be_asked_for(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "flight.jsonl"
     hvd.shutdown()  # another test's

@@ -19,6 +19,13 @@ std::shared_ptr<EventObserver> TheFlightRecorder();
 // second, and on SIGUSR2.
 Status SetFlightFile(const FlightHeader& header, const std::string& path);
 
+// From now on SIGUSR2 has Python's stacks written, too, after the record. For
+// each byte that is sent to the socket `requests`, Python writes them by a
+// thread of its own, which holds the GIL, and sends one back. If none comes
+// soon, the handler writes them that `faulthandler` has set for SIGUSR2 before
+// this call; it takes no GIL, and may crash where it reads frames that move.
+void SetStackWriter(int requests);
+
 // Says which batch `fit` takes, see FlightHeader. For any thread.
 void SetFlightPosition(uint32_t epoch, uint32_t batch);
 

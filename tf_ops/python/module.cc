@@ -149,6 +149,8 @@ void DefineJob(py::module_* m) {
       },
       "rank"_a, "size"_a, "host"_a, "path"_a,
       "Sets where the flight record goes after a failure; empty: nowhere.");
+  m->def("set_stack_writer", &hvd::SetStackWriter, "requests"_a,
+         "Has SIGUSR2 ask this socket for Python's stacks, a byte each time.");
   m->def("set_flight_position", &hvd::SetFlightPosition, "epoch"_a, "batch"_a,
          "Says which batch `fit` takes, from 1 on; 0, 0: it does not run.");
   m->def(

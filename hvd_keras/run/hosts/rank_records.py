@@ -20,7 +20,9 @@ from hvd_keras.run.system import proc
 VARIABLE = "HVD_FLIGHT_RECORD_DIR"
 # Where a rank stands is looked at that often; then its record must come.
 _PERIOD_SECONDS = 0.05
-_PATIENCE_SECONDS = 0.4
+_PATIENCE_SECONDS = 0.8
+# The clock of files is behind by up to a tick of the kernel.
+_TICK_NS = 10_000_000
 _PREFIX = "hvd_flight_"
 _MOST_KEPT = 10  # folders of failed jobs
 
@@ -116,7 +118,7 @@ class Look:
         self._folder = folder
         self._pids = {r: self._process_of(r, p) for r, p in pids.items()}
         self._samples_left = num_samples
-        self._began_ns = time.time_ns()
+        self._began_ns = time.time_ns() - _TICK_NS
         self._asked: set[int] = set()  # ranks whose record must come
         self._next = time.monotonic()
         self.is_over = False
@@ -169,8 +171,13 @@ class Look:
         if proc.state_of(self._pids[rank]) in ("", "Z"):
             return True  # it has ended
         with contextlib.suppress(OSError):
-            path = self._folder.path_of(rank, Part.FLIGHT)
-            return os.stat(path).st_mtime_ns >= self._began_ns
+            record, stacks = (
+                os.stat(self._folder.path_of(rank, part)).st_mtime_ns
+                for part in (Part.FLIGHT, Part.STACKS)
+            )
+            # Stacks come last, in many small pieces.
+            is_whole = stacks + 2 * _TICK_NS < time.time_ns()
+            return is_whole and min(record, stacks) >= self._began_ns
         return False
 
     def _note_processes(self) -> None:
