@@ -6,6 +6,7 @@ Each step gets a batch that knows which rows count, and the other ranks' rows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -91,13 +92,14 @@ def _end_step(step: keras_steps.Step) -> None:
         )
     step.note_loss(is_part=batch.has_part_of_loss)
     name = method or f"the step of {type(step.model).__name__}"
+    tells = []
     if "sum" in batch.sums_of_rows:
-        advice.tell_of_sum_of_rows(step.model, name)
+        tells.append(advice.tell_of_sum_of_rows)
     # Of losses of Keras that are ratios, the start of `fit` tells.
     if "ratio" in batch.sums_of_rows and not (
         keras_losses.losses_of_whole_batches(step.model)
     ):
-        advice.tell_of_ratio_of_rows(step.model, name)
+        tells.append(advice.tell_of_ratio_of_rows)
     if batch.changes_gradients and method is not None:
         advice.tell_of_changed_gradients(step.model, method)
     if (
@@ -107,7 +109,13 @@ def _end_step(step: keras_steps.Step) -> None:
         and batch.weight is not None
         and basics.rank() == 0
     ):
-        advice.tell_of_unknown_mean(step.model, method)
+        tells.append(advice.tell_of_unknown_mean)
+    for tell in tells:
+        if step.call.tries_steps and method is not None:
+            doubt = functools.partial(tell, step.model, name)
+            step.call.doubts.append(doubt)
+        else:
+            tell(step.model, name)
 
 
 def _begin(

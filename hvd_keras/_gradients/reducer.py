@@ -15,7 +15,7 @@ from hvd_keras._gradients.groups import group_indices
 from hvd_keras._gradients.optimizer_names import agreed_name
 from hvd_keras._job import membership, state
 from hvd_keras._keras import names as private
-from hvd_keras._keras.steps import running_batch
+from hvd_keras._keras.steps import running_batch, running_step
 from hvd_keras._values import agreement
 from hvd_keras._values.agreement import Check, together
 from hvd_keras._values.buckets import bucket_bytes, bucket_indices
@@ -322,10 +322,13 @@ def weighted(
         return gradients
     batch.look_at_gradients(gradients)
     weight = batch.gradient_weight(process_set)
-    if weight is None:
-        return gradients
-    backend = _backends.current()
-    return [backend.weighted(gradient, weight) for gradient in gradients]
+    if weight is not None:
+        weigh = _backends.current().weighted
+        gradients = [weigh(gradient, weight) for gradient in gradients]
+    step = running_step()
+    if step is not None and step.call.at_gradients is not None:
+        step.call.at_gradients(gradients)
+    return gradients
 
 
 def mark_reduced(gradients: Iterable[Gradient]) -> None:

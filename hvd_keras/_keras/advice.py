@@ -169,6 +169,19 @@ _COUPLED_ROWS = (
     "gather the rows first, by `hvd.allgather`, or train on one rank. "
     "Received: %s."
 )
+_MIXING_STEP = (
+    "A step was tried once, on a few rows of small numbers: its gradients of "
+    "parts of a batch have another mean than those of the whole batch. Each "
+    "rank has its own rows, so N ranks train on another loss than one process. "
+    "Make each loss a mean over rows of what comes from one row alone "
+    "(`keras.ops.mean(loss_of_rows)`), without roots, norms or quotients of "
+    "the whole batch. Received: %s."
+)
+_NO_MEANS = (
+    "Values that `train_step` returns are no means over rows, such as a norm "
+    "or a maximum: each rank has those of its own rows, and the logs hold "
+    "their mean over the ranks, not the value of one process. Received: %s."
+)
 _OF_TORCH = (
     "A module of torch normalizes by the rows of each rank alone, so N ranks "
     "train another model than one process; a rank with one row fails. Take "
@@ -222,6 +235,26 @@ def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
 def tell_of_coupled_rows(model: Any, received: str) -> None:
     """Warns of a model that takes no row by itself."""
     _tell(model, _COUPLED_ROWS, received, is_other_loss=True)
+
+
+def tell_of_step_that_mixes_rows(model: Any, method: str) -> None:
+    """Warns of a step that was tried, unless its reason is known."""
+    reasons = {
+        _SUM_OF_ROWS,
+        _RATIO_OF_ROWS,
+        _CHANGED_GRADIENTS,
+        _MIXED_ROWS,
+        _WHOLE_BATCH,
+        _COUPLED_ROWS,
+        _OF_TORCH,
+    }
+    if not reasons & _told.get(model, set()):
+        _tell(model, _MIXING_STEP, method, is_other_loss=True)
+
+
+def tell_of_logs_that_are_no_means(model: Any, names: str) -> None:
+    """Warns of values of a `train_step` that were averaged."""
+    _tell(model, _NO_MEANS, names)
 
 
 def tell_of_normalization_by_torch(model: Any, names: str) -> None:

@@ -92,8 +92,15 @@ class Call:
         self.is_apart = False
         # What its steps have got; see `distribution._row_checks`.
         self.step_specs: Any = None
+        self.data_specs: Any = None  # with targets, without weights of ours
         self.seen_losses: list[Any] = []
         self.seen_metrics: list[Any] = []
+        # Whether a step of the script's is tried, after which what is doubtful
+        # about it is told unless it was right.
+        self.tries_steps = False
+        self.doubts: list[Callable[[], None]] = []
+        # Gets the gradients of a step before the ranks average them.
+        self.at_gradients: Callable[[list[Any]], None] | None = None
         # Called, the last one first, when it has ended or raised.
         self.at_end: list[Callable[[], None]] = []
 

@@ -304,6 +304,27 @@ def _moved_generator() -> Any:
     return generator
 
 
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """A context after which all streams go on as if it had drawn nothing."""
+    torch = sys.modules.get("torch")
+    generator = _OfThisThread().get()
+    streams: list[Stream] = []
+    if torch is not None:
+        streams.append(_OfTorch(torch))
+    if generator is not None:
+        streams.append(_OfKeras(generator))
+    before = [each.get() for each in streams]
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        for stream, state in zip(streams, before, strict=True):
+            stream.set(state)
+
+
 def move_apart(rank: int) -> Callable[[], None]:
     """Moves all streams to the parts of a rank; returns what ends that."""
     with _lock:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
 import numpy as np
+
+Rows = slice | np.ndarray[Any, Any]
 
 
 class Spec:
@@ -24,12 +27,12 @@ class Spec:
             self.shape = tuple(value.shape)
             self.dtype = keras.backend.standardize_dtype(value.dtype)
 
-    def made(self, num_rows: int, rows: slice, seed: int) -> Any:
+    def made(self, num_rows: int, rows: Rows, seed: int) -> Any:
         """Returns small numbers, the same for a seed.
 
         Args:
             num_rows: How many rows are drawn.
-            rows: Which of them to return.
+            rows: Which of them to return, by their places.
             seed: Of the numbers.
 
         Raises:
@@ -41,7 +44,7 @@ class Spec:
             raise ValueError("A tensor must have rows. Received: a scalar.")
         shape = [num_rows, *[size or 3 for size in self.shape[1:]]]
         numbers = np.random.default_rng(seed).uniform(0.1, 0.9, shape)
-        numbers[: num_rows // 2] *= 0.6  # so that halves have other means
+        numbers[: num_rows // 2] *= 0.3  # so that halves have other means
         if "float" not in self.dtype:
             numbers = np.round(numbers)
         return keras.ops.convert_to_tensor(numbers[rows], dtype=self.dtype)
@@ -50,3 +53,11 @@ class Spec:
 def specs_of(structure: Any) -> Any:
     """Returns a `Spec` for each value of a structure."""
     return keras.tree.map_structure(Spec, structure)
+
+
+def made(specs: Any, num_rows: int, rows: Rows, seed: int = 0) -> Any:
+    """Returns small numbers for each `Spec` of a structure, see `Spec.made`."""
+    seeds = itertools.count(seed)
+    return keras.tree.map_structure(
+        lambda spec: spec.made(num_rows, rows, next(seeds)), specs
+    )

@@ -173,6 +173,8 @@ class _Watched:
         is_new = self._training and call.step_specs is None
         if is_new and keras_calls.has_front():
             call.step_specs = specs_of(step.x)
+            own = data if step.marks is None else (step.x, step.y)
+            call.data_specs = specs_of(own)
         if call.class_weight and self._training:
             weights = _class_weights(step.y, call.class_weight)
             if step.marks is not None:

@@ -41,6 +41,15 @@ _OF_NUMPY = (
 )
 
 _told: set[bool] = set()  # whether it was of numbers that ranks have in common
+_num_drawn = 0  # calls in training steps
+
+
+def num_drawn() -> int:
+    """Returns how often training steps have drawn or were traced to do so.
+
+    On rank 0; 0 elsewhere.
+    """
+    return _num_drawn
 
 
 def watch() -> None:
@@ -93,6 +102,8 @@ def _watched(package: str, name: str, *, is_same: bool = False) -> Any:
         def draw(*args: Any, **kw: Any) -> Any:
             step = running_step()
             if step is not None and step.training:
+                global _num_drawn
+                _num_drawn += 1
                 seed = kw.get("seed")
                 is_fixed = package == "keras.random" and isinstance(seed, int)
                 is_fixed = is_fixed or kw.get("generator") is not None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,9 +24,10 @@ from hvd_keras import basics
 from hvd_keras._common.replacements import replace
 from hvd_keras._keras import advice
 from hvd_keras._keras import calls as keras_calls
-from hvd_keras._keras.specs import specs_of
-from hvd_keras._keras.steps import running_step
+from hvd_keras._keras.specs import made, specs_of
+from hvd_keras._keras.steps import own_method_of, running_step
 from hvd_keras.callbacks import metric_average
+from hvd_keras.distribution import _step_trial
 
 Array = np.ndarray[Any, Any]
 _NUM_ROWS = 4
@@ -38,6 +38,10 @@ _LARGEST_STATE = 1_000_000  # elements
 
 # What was tried, or is to be.
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
+# Whether gradients of a model's own steps are means over rows; None: unknown.
+_steps: weakref.WeakKeyDictionary[Any, bool | None] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def install() -> None:
@@ -59,6 +63,7 @@ class RowChecks(keras.callbacks.Callback):
         if call is None:
             self._is_done = True
             return
+        call.tries_steps = True
         names = _normalizing_by_torch(self.model)
         if names and basics.rank() == 0:
             advice.tell_of_normalization_by_torch(self.model, names)
@@ -100,10 +105,15 @@ class RowChecks(keras.callbacks.Callback):
                 for metric, specs in call.seen_metrics
                 if _is_no_sum(metric, specs)
             ]
-            models = []
+            models: list[str] = []
+            logs: list[str] = []
+            method = own_method_of(self.model, training=True)
             if call.step_specs is not None and self.model not in _known:
                 _known.add(self.model)
                 models = _coupling(self.model, call.step_specs)
+                if method is not None:
+                    is_right, logs = _step_trial.try_step(self.model, call)
+                    _steps[self.model] = is_right
         for metric in metrics:
             metric_average.average_over_ranks(metric)
         sums = [f"the loss {name!r}" for name, is_sum in losses if is_sum]
@@ -120,6 +130,14 @@ class RowChecks(keras.callbacks.Callback):
             advice.tell_of_states_that_are_no_sums(self.model, names)
         if models and tells:
             advice.tell_of_coupled_rows(self.model, "; ".join(models))
+        is_right = _steps.get(self.model)
+        for tell in call.doubts if not is_right else ():
+            tell()
+        if is_right is False and tells:
+            advice.tell_of_step_that_mixes_rows(self.model, str(method))
+        if logs and tells:
+            names = ", ".join(map(repr, logs))
+            advice.tell_of_logs_that_are_no_means(self.model, names)
 
 
 @contextlib.contextmanager
@@ -190,10 +208,7 @@ def _noting_metric(metric: Any, call: Any) -> Callable[..., Any]:
 
 
 def _made(specs: Any, rows: slice) -> Any:
-    seeds = itertools.count()
-    return keras.tree.map_structure(
-        lambda spec: spec.made(_NUM_ROWS, rows, next(seeds)), specs
-    )
+    return made(specs, _NUM_ROWS, rows)
 
 
 _ALL, _FIRST, _LAST = (
@@ -402,7 +417,10 @@ def _couples(model: Any, specs: Any) -> bool:
 
     states = [
         each
-        for each in model.non_trainable_variables
+        for each in (
+            *model.non_trainable_variables,
+            *model.metrics_variables,  # those of layers
+        )
         if np.prod(each.shape) <= _LARGEST_STATE  # not frozen weights
     ]
     with _kept(states):

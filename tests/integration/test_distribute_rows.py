@@ -117,6 +117,7 @@ def test_what_mixes_rows_is_told(backend: str) -> None:
         2,
         PROGRAM,
         "--distribute",
+        seconds=180,
         KERAS_BACKEND=backend,
     )
     assert job.status == 0, job.stderr
@@ -210,3 +211,145 @@ def test_modules_of_torch_that_normalize_are_told() -> None:
     (told,) = TOLD.findall(job.stderr)
     assert "normalizes by the rows of each rank alone" in told
     assert "with BatchNorm1d in `fit`" in told
+
+
+OWN_STEPS = """
+import sys
+import keras, numpy as np
+from keras import ops
+
+backend = keras.backend.backend()
+x = np.random.default_rng(1).uniform(size=(48, 5)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+
+class Own(keras.Model):
+    def __init__(self, loss, log=None, layer=None):
+        super().__init__()
+        layers = [keras.layers.Dense(4, "tanh"), layer, keras.layers.Dense(1)]
+        self.net = keras.Sequential([each for each in layers if each])
+        self.own_loss, self.log, self.steps = loss, log, 0
+    def call(self, x, training=False):
+        return self.net(x, training=training)
+
+if backend == "tensorflow":
+    import tensorflow as tf
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.own_loss(y, self(x, training=True))
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights))
+        return {"loss": loss, **self.logged(y, self(x))}
+    decorated = tf.function(train_step)
+elif backend == "torch":
+    import torch
+    def train_step(self, data):
+        x, y = data
+        self.steps += 1
+        self.zero_grad()
+        loss = self.own_loss(y, self(x, training=True))
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([w.value.grad for w in weights], weights)
+        return {"loss": loss, **self.logged(y, self(x))}
+    decorated = train_step
+else:
+    import jax
+    def train_step(self, state, data):
+        trained, others, slots, metrics = state
+        x, y = data
+        def compute(trained, others):
+            predicted, others = self.stateless_call(
+                trained, others, x, training=True)
+            return self.own_loss(y, predicted), (predicted, others)
+        differentiate = jax.value_and_grad(compute, has_aux=True)
+        (loss, (predicted, others)), gradients = differentiate(trained, others)
+        trained, slots = self.optimizer.stateless_apply(
+            slots, gradients, trained)
+        logs = {"loss": loss, **self.logged(y, predicted)}
+        return logs, (trained, others, slots, metrics)
+    decorated = train_step
+
+def logged(self, y, predicted):
+    return {} if self.log is None else {"own": self.log(y - predicted)}
+
+Own.train_step, Own.logged = train_step, logged
+
+class Decorated(Own):
+    train_step = decorated
+
+class ByMethod(keras.Model):
+    def __init__(self, loss):
+        super().__init__()
+        self.net, self.own_loss = keras.layers.Dense(1), loss
+    def call(self, x):
+        return self.net(x)
+    def compute_loss(self, x=None, y=None, y_pred=None, *args, **kw):
+        return self.own_loss(y, y_pred)
+
+def mean(y, predicted):
+    return ops.mean(ops.square(y - predicted))
+
+def mean_by_hand(y, predicted):
+    rows = ops.cast(ops.shape(y)[0], "float32")
+    return ops.sum(ops.square(y - predicted)) / rows
+
+def root(y, predicted):
+    return ops.sqrt(mean(y, predicted))
+
+def by_constant(y, predicted):
+    return ops.sum(ops.square(y - predicted)) / 16
+
+def largest(y, predicted):
+    return ops.max(ops.square(y - predicted))
+
+def of_neighbours(y, predicted):
+    return mean(ops.roll(y, 1, axis=0), predicted)
+
+def fit(name, model):
+    model.compile(keras.optimizers.Adam(0.01))
+    print("fit", name, file=sys.stderr, flush=True)
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
+    if backend == "torch" and isinstance(model, Own):
+        assert model.steps == 6  # a trial counts no step
+
+for loss in mean, mean_by_hand, root, by_constant, largest, of_neighbours:
+    fit(loss.__name__, Own(loss))
+fit("decorated", Decorated(root))
+fit("dropout", Own(mean, layer=keras.layers.Dropout(0.5)))
+fit("normalized", Own(mean, layer=keras.layers.BatchNormalization()))
+fit("log", Own(mean, log=lambda gap: ops.mean(ops.abs(gap))))
+fit("norm", Own(mean, log=lambda gap: ops.sqrt(ops.sum(gap * gap))))
+fit("method", ByMethod(mean))
+fit("method_root", ByMethod(root))
+"""
+BAD_STEPS = ["root", "by_constant", "largest", "of_neighbours", "method_root"]
+
+
+@pytest.mark.parametrize(
+    "backend", thorough_except(distribute_table.BACKENDS, "tensorflow", "torch")
+)
+def test_steps_of_the_script_are_tried(backend: str) -> None:
+    job = jobs.run_python(
+        2,
+        OWN_STEPS,
+        "--distribute",
+        seconds=180,
+        KERAS_BACKEND=backend,
+    )
+    assert job.status == 0, job.stderr
+    told: dict[str, str] = {}
+    for line in job.stderr.splitlines():
+        if line.startswith("fit "):
+            name = line.split()[1]
+            told[name] = ""
+        elif found := re.match(r".*WARNING hvd_keras rank 0: (.*)", line):
+            told[name] += found[1]
+    bad = [*BAD_STEPS, "decorated"]
+    for name in bad:
+        assert "than one process" in told.pop(name), (name, job.stderr)
+    assert "no means over rows" in told["norm"]
+    assert "Received: 'own' in" in told.pop("norm")
+    assert not "".join(told.values()), told

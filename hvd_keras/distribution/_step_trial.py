@@ -1,0 +1,366 @@
+"""Tries a training step that the script has written, on all rows and in parts.
+
+All ranks take the step on the same rows of small numbers, as one process would,
+and then each on its own share of them. Collectives run as ever: what the step
+takes of all ranks, such as the statistics of `BatchNormalization`, is as one
+process has it. The mean of the shares' gradients is that of the whole batch if
+the loss is a mean over rows, whoever has written it and wherever. Afterwards
+all variables have their values back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvd_keras import basics
+from hvd_keras._keras import calls as keras_calls
+from hvd_keras._keras import models, random_streams
+from hvd_keras._keras.specs import made
+from hvd_keras._values.agreement import Check, together
+from hvd_keras.data._counts import Counts
+from hvd_keras.distribution import _draws
+from hvd_keras.exceptions import HvdError
+
+Array = np.ndarray[Any, Any]
+# The gradients of each update, by variable, and the logs.
+_Result = tuple[list[list[Array]], dict[str, float]]
+_Run = Callable[[Any], _Result]
+
+_ROWS_OF_RANK = 2
+_LARGEST_BATCH = 50_000_000  # elements
+_SAMPLES = 1000  # of a gradient
+# Of the largest gradient of an update, or of a log.
+_TOLERANCE = 2e-3
+_TOLERANCE_OF_HALF = 0.05
+# So much a row is changed, to see what rounding may do to a gradient.
+_CHANGE = 1e-5
+_NOISE = 3.0
+_FAST_TO_COMPILE = {"xla_backend_optimization_level": 0}
+
+
+def try_step(
+    model: Any, call: keras_calls.Call
+) -> tuple[bool | None, list[str]]:
+    """Tries the `train_step` of a model whose `fit` runs. All ranks call it.
+
+    It knows nothing of a step that draws random numbers, or that takes no batch
+    of such a size.
+
+    Returns:
+        Whether gradients are means over rows, None if it is unknown, and the
+        names of logs that are none. Known on rank 0.
+    """
+    drawn = _draws.num_drawn()
+    run: _Run | None = None
+    with _in_a_trial(model, call):
+        try:
+            # By chance a loss may seem to be a mean, but not twice.
+            rounds = [_batches(call.data_specs, seed) for seed in (0, 1000)]
+            whole, _, share = rounds[0]
+            if _num_elements(whole) <= _LARGEST_BATCH:
+                make = _MAKERS[keras.backend.backend()]
+                run = make(model, call, [whole, share])
+        except HvdError:
+            raise
+        except Exception:
+            run = None
+        if not all(_of_ranks(run is not None)) or run is None:
+            return None, []
+        # What fails on the same rows does so on all ranks.
+        results = [list(map(run, batches)) for batches in rounds]
+    of_ranks = _of_ranks(results)
+    if _draws.num_drawn() > drawn:
+        return None, []
+    found = [_compared(model, *each) for each in zip(*of_ranks, strict=True)]
+    verdicts = [is_right for is_right, _ in found]
+    is_right = None if None in verdicts else all(verdicts)
+    return is_right, list({name: None for _, logs in found for name in logs})
+
+
+def _batches(specs: Any, seed: int) -> tuple[Any, Any, Any]:
+    """Returns all rows, all changed a little, and the share of this rank."""
+    size = basics.size()
+    rows = np.arange(_ROWS_OF_RANK * size)
+    own = np.split(rows, size)[basics.rank()]
+    whole, share = (made(specs, len(rows), each, seed) for each in (rows, own))
+    return whole, keras.tree.map_structure(_changed_a_little, whole), share
+
+
+def _changed_a_little(value: Any) -> Any:
+    if not keras.backend.is_float_dtype(getattr(value, "dtype", "int32")):
+        return value
+    numbers = np.random.default_rng(0).uniform(-1.0, 1.0, value.shape)
+    factors = keras.ops.convert_to_tensor(1.0 + _CHANGE * numbers, value.dtype)
+    return value * factors
+
+
+def _of_ranks(value: Any) -> list[Any]:
+    def exchange() -> Check:
+        of_ranks = yield value
+        return of_ranks
+
+    (of_ranks,) = together("distribute/step", [exchange()])
+    return list(of_ranks)
+
+
+# ---- What was found ----
+
+
+def _compared(
+    model: Any, *of_ranks: list[_Result]
+) -> tuple[bool | None, list[str]]:
+    """Compares the whole batch, that changed, and the share, of each rank."""
+    alone, changed, _ = of_ranks[0]
+    shares = [share for _, _, share in of_ranks]
+    means = [
+        [np.mean(of_ranks, axis=0) for of_ranks in zip(*update, strict=True)]
+        for update in zip(*(gradients for gradients, _ in shares), strict=True)
+    ]
+    rows = zip(alone[0], changed[0], means, strict=True)
+    if any(itertools.starmap(_differ, rows)):
+        return False, []
+    known = {*model.get_metrics_result(), *(m.name for m in model.metrics)}
+    logs = []
+    for name, value in alone[1].items():
+        mean = np.mean([of_rank.get(name, np.nan) for _, of_rank in shares])
+        three = value, changed[1][name], mean
+        if name not in known and _differ(*([np.array(v)] for v in three)):
+            logs.append(name)
+    return True if alone[0] else None, logs
+
+
+def _differ(
+    alone: list[Array], changed: list[Array], means: list[Array]
+) -> bool:
+    """Whether gradients of an update differ by more than rounding.
+
+    Args:
+        alone: Those of the whole batch.
+        changed: Those of rows that are changed a little: how much gradients
+            differ by rounding, or because the step draws random numbers.
+        means: The mean of those of the shares.
+    """
+    if not all(np.isfinite(each).all() for each in (*alone, *means)):
+        return False
+    largest = max((np.max(np.abs(g), initial=0.0) for g in alone), default=0.0)
+    noise, gap = (
+        max(
+            (
+                np.max(np.abs(one - two), initial=0.0)
+                for one, two in zip(alone, others, strict=True)
+            ),
+            default=0.0,
+        )
+        for others in (changed, means)
+    )
+    is_half = "16" in keras.config.dtype_policy().compute_dtype
+    tolerance = _TOLERANCE_OF_HALF if is_half else _TOLERANCE
+    return bool(gap > tolerance * largest + _NOISE * noise + 1e-9)
+
+
+def _result_of(gradients: list[list[Any]], logs: Any) -> _Result:
+    samples = [[_sample(each) for each in update] for update in gradients]
+    named = logs.items() if isinstance(logs, dict) else ()
+    arrays = {str(name): _array(value) for name, value in named}
+    return samples, {k: float(v) for k, v in arrays.items() if not v.ndim}
+
+
+def _sample(gradient: Any) -> Array:
+    flat = _array(gradient).ravel()
+    return flat[:: -(-flat.size // _SAMPLES) or 1]
+
+
+def _array(value: Any) -> Array:
+    return np.asarray(keras.ops.convert_to_numpy(value), np.float64)
+
+
+def _num_elements(batch: Any) -> int:
+    shapes = (getattr(x, "shape", ()) for x in keras.tree.flatten(batch))
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+# ---- What surrounds it ----
+
+
+@contextlib.contextmanager
+def _in_a_trial(model: Any, call: keras_calls.Call) -> Iterator[None]:
+    """A context in which steps know equally many rows, and draw nothing."""
+    noise = [
+        (layer, name, vars(layer)[name])
+        for layer in model._flatten_layers()
+        if ".layers.regularization." in type(layer).__module__
+        for name in ("rate", "stddev")
+        if name in vars(layer)
+    ]
+    rows = call.rows
+    counts = Counts(basics.size(), _ROWS_OF_RANK, rest=0)
+    call.rows = keras_calls.Rows(counts, may_fill=False)
+    for layer, name, _ in noise:
+        setattr(layer, name, 0.0)
+    try:
+        with random_streams.kept():
+            yield
+    finally:
+        for layer, name, value in noise:
+            setattr(layer, name, value)
+        call.rows, call.at_gradients = rows, None
+
+
+@contextlib.contextmanager
+def _kept(model: Any) -> Iterator[None]:
+    """Gives what a step changes its values back."""
+    optimizers = models.optimizers_of(model)
+    found = [*model.variables, *model.metrics_variables]
+    found += [each for one in optimizers for each in one.variables]
+    variables = list({id(each): each for each in found}.values())
+    before = [keras.ops.copy(each.value) for each in variables]
+    numbers = {
+        name: value
+        for name, value in vars(model).items()
+        if isinstance(value, int | float)
+    }
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        vars(model).update(numbers)
+
+
+# ---- Backends ----
+
+
+def _eager(model: Any, call: keras_calls.Call, batches: list[Any]) -> _Run:
+    def note(update: list[Any]) -> None:
+        gradients.append([_sample(each) for each in update])
+
+    gradients: list[list[Array]] = []
+
+    def run(batch: Any) -> _Result:
+        gradients.clear()
+        call.at_gradients = note
+        with _kept(model):
+            logs = model.train_step(batch)
+        return [*gradients], _result_of([], logs)[1]
+
+    return run
+
+
+def _of_torch(model: Any, call: keras_calls.Call, batches: list[Any]) -> _Run:
+    step = _eager(model, call, batches)
+
+    def run(batch: Any) -> _Result:
+        buffers = [(each, each.clone()) for each in model.buffers()]
+        gradients = [
+            (each, None if each.grad is None else each.grad.clone())
+            for each in model.parameters()
+        ]
+        try:
+            return step(batch)
+        finally:
+            for each, value in buffers:
+                each.copy_(value)
+            for each, value in gradients:
+                each.grad = value
+
+    return run
+
+
+def _of_tensorflow(
+    model: Any, call: keras_calls.Call, batches: list[Any]
+) -> _Run:
+    if model.run_eagerly:
+        return _eager(model, call, batches)
+    import tensorflow as tf
+
+    def step(batch: Any) -> Any:
+        gradients: list[list[Any]] = []
+        call.at_gradients = gradients.append
+        logs = model.train_step(batch)
+        dense = [list(map(tf.convert_to_tensor, some)) for some in gradients]
+        return dense, logs
+
+    signature = keras.tree.map_structure(_of_any_rows, batches[0])
+    was_eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # a `tf.function` inside is a part
+    try:
+        traced = tf.function(step, autograph=False).get_concrete_function(
+            signature
+        )
+    finally:
+        tf.config.run_functions_eagerly(was_eager)
+    # All that it may change, also what Keras does not know.
+    variables = {
+        id(handle): (handle, handle._handle_data.shape_and_type[0].dtype)
+        for handle in traced.captured_inputs
+        if handle.dtype == tf.resource
+        and getattr(handle, "_handle_data", None) is not None
+        and handle._handle_data.is_set
+        and handle._handle_data.shape_and_type
+    }
+
+    def run(batch: Any) -> _Result:
+        before = [
+            (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+            for handle, dtype in variables.values()
+        ]
+        try:
+            return _result_of(*traced(batch))
+        finally:
+            for handle, value in before:
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+    return run
+
+
+def _of_any_rows(value: Any) -> Any:
+    import tensorflow as tf
+
+    if not tf.is_tensor(value):
+        return value
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+
+
+def _of_jax(model: Any, call: keras_calls.Call, batches: list[Any]) -> _Run:
+    import jax
+
+    def step(state: Any, batch: Any) -> Any:
+        gradients: list[list[Any]] = []
+        call.at_gradients = gradients.append
+        logs, _ = model.train_step(state, batch)
+        return gradients, logs
+
+    # A step changes nothing but its state.
+    state = tuple(
+        [variable.value for variable in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+    )
+    programs = {
+        _num_elements(batch): jax.jit(step)
+        .lower(state, batch)
+        .compile(compiler_options=_FAST_TO_COMPILE)
+        for batch in batches
+    }
+
+    def run(batch: Any) -> _Result:
+        return _result_of(*programs[_num_elements(batch)](state, batch))
+
+    return run
+
+
+_MAKERS = {
+    "jax": _of_jax,
+    "tensorflow": _of_tensorflow,
+    "torch": _of_torch,
+}
