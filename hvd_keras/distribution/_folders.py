@@ -34,7 +34,8 @@ def _made_by_any(original: Any) -> Any:
             if is_own or not is_of_this_job(os.stat(path)):
                 raise
         else:
-            _note(path, "take")
+            if _note(path, "take"):
+                _owners.tell_if_alone(path)
         _made.add(place)
 
     return _without_descriptors(original, mkdir)
@@ -43,6 +44,10 @@ def _made_by_any(original: Any) -> Any:
 def _removed_by_any(original: Any) -> Any:
     def rmdir(path: Any, *args: Any, **kw: Any) -> None:
         place = _place(path)
+        if _note(path, "is_left"):
+            _note(path, "skip")  # it is the one that comes next
+            forget(path)
+            return
         try:
             original(path, *args, **kw)
         except FileNotFoundError:
@@ -50,12 +55,18 @@ def _removed_by_any(original: Any) -> Any:
                 raise
         else:
             _note(path, "drop")
-        below = os.path.join(place, "")
-        _made.difference_update(
-            [each for each in _made if each == place or each.startswith(below)]
-        )
+        forget(path)
 
     return _without_descriptors(original, rmdir)
+
+
+def forget(path: Any) -> None:
+    """Notes that this rank has removed a folder, and what is below."""
+    place = _place(path)
+    below = os.path.join(place, "")
+    _made.difference_update(
+        [each for each in _made if each == place or each.startswith(below)]
+    )
 
 
 def _note(path: Any, what: str) -> bool:
@@ -63,7 +74,8 @@ def _note(path: Any, what: str) -> bool:
     if not (_owners.are_several() and _owners.leaves(path, sys._getframe(2))):
         return False
     with _owners.owners() as owners:
-        return bool(getattr(owners, what)(_owners.place_of(path)))
+        result = getattr(owners, what)(_owners.place_of(path))
+        return result is None or bool(result)
 
 
 def _without_descriptors(original: Any, ours: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from hvd_keras._common import log
 from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.replacements import replace
-from hvd_keras.distribution import _owners, _turns
+from hvd_keras.distribution import _folders, _owners, _turns
 
 _told: set[str] = set()
 _MOST_TOLD = 8
@@ -53,7 +53,10 @@ def _written_once(original: Any) -> Any:
     @as_it_is
     @functools.wraps(original)
     def open_file(file: Any, mode: Any = "r", *args: Any, **kw: Any) -> Any:
-        is_known = isinstance(mode, str) and "+" not in mode
+        # What a mode such as "r+" leaves is no text of the script alone.
+        is_known = isinstance(mode, str) and not (
+            "+" in mode and {*"ra"} & {*mode}
+        )
         writes = is_known and not {*"wxa"}.isdisjoint(mode)
         if not (writes or (is_known and _copies)) or not _owners.leaves(
             file, sys._getframe(1)
@@ -76,9 +79,12 @@ def _written_once(original: Any) -> Any:
                 _made.add(place)
                 copy = _copy_of(place, mode)
                 return original(copy, mode.replace("x", "w"), *args, **kw)
+            is_new = not os.path.lexists(place)
             made = original(file, mode, *args, **kw)
             owners.take(place)
             _made.add(place)
+        if is_new:
+            _owners.tell_if_alone(file)
         _tell_of(os.fsdecode(file))
         return made
 
@@ -89,9 +95,10 @@ def _copy_of(place: str, mode: str) -> str:
     """Returns where a rank writes what is in a file of another rank.
 
     In a call that ranks share, they do not wait for each other: who writes a
-    file whole may read it at once, and gets its own.
+    file whole may read it at once, and gets its own. So does who reads it by
+    the same `open`, as archives of zip and NumPy do.
     """
-    if not _turns.is_in_call():
+    if not _turns.is_in_call() and "+" not in mode:
         return os.devnull
     if "a" not in mode and place not in _copies:
         _copies[place] = f"{_turns.of_host()}-copy-{os.getpid()}-{len(_copies)}"
@@ -134,6 +141,7 @@ def _removed_once(original: Any) -> Any:
         place = _owners.place_of(path)
         with _owners.in_turn() as owners:
             _made.discard(place)
+            _folders.forget(path)
             if owners.is_left(place):  # it is the one that comes next
                 owners.skip(place)
                 return None
@@ -158,6 +166,7 @@ def _moved_once(original: Any) -> Any:
         place = _owners.place_of(src)
         with _owners.in_turn() as owners:
             _made.discard(place)
+            _folders.forget(src)
             if owners.is_left(place):
                 owners.skip(place)
                 return dst

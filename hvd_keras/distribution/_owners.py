@@ -17,10 +17,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from hvd_keras._common import log, user_code
 from hvd_keras.distribution import _turns
 from hvd_keras.distribution._callers import is_of_script
 
 _MADE, _GONE, _END = "made", "gone", "end"
+_told: list[Any] = []  # the first name that this rank alone has made
 _within = threading.local()  # a function that does its work by others
 
 
@@ -118,6 +120,24 @@ class Owners:
         os.lseek(self._descriptor, 0, os.SEEK_END)
         line = f"{what} {self._own} {_turns.number()} {key}\n"
         os.write(self._descriptor, line.encode())
+
+
+def tell_if_alone(path: Any) -> None:
+    """Tells of a name that the first rank of this host has not made.
+
+    This rank has made it in its turn, which comes after that of the first.
+    """
+    if not _turns.are_kept() or os.environ["HVD_LOCAL_RANK"] == "0" or _told:
+        return
+    _told.append(path)
+    log.mistake(
+        "A rank makes a file or folder that rank 0 has not made: names that a "
+        "script counts up by what is there, or takes from the time, its "
+        "process or random numbers, differ by rank. Take one that all ranks "
+        f"agree on, from an argument for example. Received: "
+        f"{os.fsdecode(path)!r} on rank {os.environ['HVD_RANK']} at "
+        f"{user_code.place()}."
+    )
 
 
 @functools.cache

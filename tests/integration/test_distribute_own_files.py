@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -223,3 +224,55 @@ def test_what_each_host_writes_is_told_once(tmp_path: pathlib.Path) -> None:
     )
     assert path.read_text() == "line\n" * 2
     assert done.stderr.count(f"{str(path)!r}: one rank of each of 2 hosts") == 1
+
+
+AGAIN = """
+import os, shutil, zipfile
+os.chdir({folder!r})
+import keras, numpy as np
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+rows = np.ones((12, 2)), np.ones(12)
+for i in range(3):
+    model.fit(*rows, verbose=0)
+    if os.path.isdir("best"):
+        shutil.rmtree("best")
+    os.mkdir("best")
+    model.save("best/model.keras")
+    try:
+        os.rmdir("empty")
+    except FileNotFoundError:
+        assert i == 0
+    os.mkdir("empty")
+    np.savez("best/rows.npz", rank=int(os.environ["HVD_" "LOCAL_RANK"]), i=i)
+    assert np.load("best/rows.npz")["rank"] == 0
+    with zipfile.ZipFile("best/all.zip", "w") as archive:
+        archive.writestr("name", str(i))
+    with open("both.txt", "w+") as file:
+        file.write(str(i))
+        file.seek(0)
+        assert file.read() == str(i)
+"""
+COUNTED = """
+number = len([each for each in os.listdir(".") if each.startswith("run_")])
+os.makedirs(f"run_{{number}}/deep")
+"""
+
+
+def test_folders_and_archives_are_made_again(tmp_path: pathlib.Path) -> None:
+    code = AGAIN.format(folder=str(tmp_path))
+    job = jobs.run_python(3, code, "--distribute", seconds=120)
+    assert job.status == 0, job.stderr
+    assert "warning of" not in job.stderr
+    assert sorted(os.listdir(tmp_path)) == ["best", "both.txt", "empty"]
+    assert len(os.listdir(tmp_path / "best")) == 3
+
+
+def test_a_name_that_one_rank_has_counted_up_is_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    code = (AGAIN + COUNTED).format(folder=str(tmp_path))
+    job = jobs.run_python(2, code, "--distribute", seconds=120)
+    assert job.status == 0, job.stderr
+    (told,) = re.findall("warning of rank 1: (.*)", job.stderr)
+    assert "Received: 'run_1' on rank 1 at <string>:" in told
