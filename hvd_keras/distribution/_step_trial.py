@@ -202,13 +202,13 @@ def _in_a_trial(model: Any, call: keras_calls.Call) -> Iterator[None]:
     counts = Counts(basics.size(), _ROWS_OF_RANK, rest=0)
     call.rows = keras_calls.Rows(counts, may_fill=False)
     for layer, name, _ in noise:
-        setattr(layer, name, 0.0)
+        vars(layer)[name] = 0.0
     try:
         with random_streams.kept():
             yield
     finally:
         for layer, name, value in noise:
-            setattr(layer, name, value)
+            vars(layer)[name] = value
         call.rows, call.at_gradients = rows, None
 
 
