@@ -353,3 +353,10 @@ def test_steps_of_the_script_are_tried(backend: str) -> None:
     assert "no means over rows" in told["norm"]
     assert "Received: 'own' in" in told.pop("norm")
     assert not "".join(told.values()), told
+
+
+def test_a_step_that_is_tried_can_be_verified() -> None:
+    first, _ = OWN_STEPS.split("for loss in mean,")
+    code = f'{first}fit("mean", Own(mean))\n'
+    job = jobs.run_python(2, code, "--verify", "--distribute", seconds=180)
+    assert job.status == 0, job.stderr
