@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -31,6 +31,7 @@ Array = np.ndarray[Any, Any]
 # The gradients of each update, by variable, and the logs.
 _Result = tuple[list[list[Array]], dict[str, float]]
 _Run = Callable[[Any], _Result]
+_T = TypeVar("_T")
 
 _ROWS_OF_RANK = 2
 _LARGEST_BATCH = 50_000_000  # elements
@@ -57,30 +58,42 @@ def try_step(
         names of logs that are none. Known on rank 0.
     """
     drawn = _draws.num_drawn()
-    run: _Run | None = None
+    rounds: list[tuple[Any, Any, Any]] = []
+
+    def prepare() -> _Run | None:
+        # By chance a loss may seem to be a mean, but not twice.
+        rounds.extend(_batches(call.data_specs, seed) for seed in (0, 1000))
+        whole, _, share = rounds[0]
+        if _num_elements(whole) > _LARGEST_BATCH:
+            return None
+        make = _MAKERS[keras.backend.backend()]
+        return make(model, call, [whole, share])
+
     with _in_a_trial(model, call):
-        try:
-            # By chance a loss may seem to be a mean, but not twice.
-            rounds = [_batches(call.data_specs, seed) for seed in (0, 1000)]
-            whole, _, share = rounds[0]
-            if _num_elements(whole) <= _LARGEST_BATCH:
-                make = _MAKERS[keras.backend.backend()]
-                run = make(model, call, [whole, share])
-        except HvdError:
-            raise
-        except Exception:
-            run = None
+        run = _unless_it_fails(prepare)
         if not all(_of_ranks(run is not None)) or run is None:
             return None, []
-        # What fails on the same rows does so on all ranks.
-        results = [list(map(run, batches)) for batches in rounds]
+        # What fails with these rows does so on all ranks.
+        results = _unless_it_fails(
+            lambda: [list(map(run, batches)) for batches in rounds]
+        )
     of_ranks = _of_ranks(results)
-    if _draws.num_drawn() > drawn:
+    if None in of_ranks or _draws.num_drawn() > drawn:
         return None, []
     found = [_compared(model, *each) for each in zip(*of_ranks, strict=True)]
     verdicts = [is_right for is_right, _ in found]
     is_right = None if None in verdicts else all(verdicts)
     return is_right, list({name: None for _, logs in found for name in logs})
+
+
+def _unless_it_fails(function: Callable[[], _T]) -> _T | None:
+    """Returns what a function does; a step may take no such batch."""
+    try:
+        return function()
+    except HvdError:
+        raise
+    except Exception:
+        return None
 
 
 def _batches(specs: Any, seed: int) -> tuple[Any, Any, Any]:
@@ -119,7 +132,7 @@ def _compared(
     alone, changed, _ = of_ranks[0]
     shares = [share for _, _, share in of_ranks]
     means = [
-        [np.mean(of_ranks, axis=0) for of_ranks in zip(*update, strict=True)]
+        [np.mean(each, axis=0) for each in zip(*update, strict=True)]
         for update in zip(*(gradients for gradients, _ in shares), strict=True)
     ]
     rows = zip(alone[0], changed[0], means, strict=True)
