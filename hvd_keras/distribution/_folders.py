@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from hvd_keras._common.replacements import replace
-from hvd_keras.distribution import _owners
+from hvd_keras.distribution import _owners, _turns
 from hvd_keras.distribution._callers import is_of_this_job
 
 _made: set[str] = set()  # what this rank believes to have made
@@ -73,6 +73,7 @@ def _note(path: Any, what: str) -> bool:
     """Lets the ranks of this host know; returns what they know."""
     if not (_owners.are_several() and _owners.leaves(path, sys._getframe(2))):
         return False
+    _turns.wait()  # what the ranks before this one do comes first
     with _owners.owners() as owners:
         result = getattr(owners, what)(_owners.place_of(path))
         return result is None or bool(result)

@@ -111,6 +111,15 @@ class Owners:
         self.skip(place)
         return True
 
+    def have_removed(self, place: str) -> bool:
+        """Whether other ranks have removed it, or what it is in, in this turn.
+
+        They had made it, as this one does.
+        """
+        places = (place, *map(str, pathlib.Path(place).parents))
+        turn = _turns.number()
+        return any((turn, _key(each)) in self._num_gone for each in places)
+
     def end(self) -> bool:
         """Notes that this rank ends; returns whether all others have ended."""
         self._add(_END, "-")
@@ -129,6 +138,9 @@ def tell_if_alone(path: Any) -> None:
     """
     if not _turns.are_kept() or os.environ["HVD_LOCAL_RANK"] == "0" or _told:
         return
+    with owners() as found:
+        if found.have_removed(place_of(path)):
+            return
     _told.append(path)
     log.mistake(
         "A rank makes a file or folder that rank 0 has not made: names that a "

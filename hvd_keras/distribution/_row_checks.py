@@ -64,6 +64,8 @@ class RowChecks(keras.callbacks.Callback):
             self._is_done = True
             return
         call.tries_steps = True
+        # Also of a `fit` that fails before: the next one traces no step.
+        call.at_end.append(functools.partial(self._tell_doubts, call))
         names = _normalizing_by_torch(self.model)
         if names and basics.rank() == 0:
             advice.tell_of_normalization_by_torch(self.model, names)
@@ -132,14 +134,18 @@ class RowChecks(keras.callbacks.Callback):
             advice.tell_of_states_that_are_no_sums(self.model, names)
         if models and tells:
             advice.tell_of_coupled_rows(self.model, "; ".join(models))
-        is_right = _steps.get(self.model)
-        for tell in call.doubts if not is_right else ():
-            tell()
-        if is_right is False and tells:
+        self._tell_doubts(call)
+        if _steps.get(self.model) is False and tells:
             advice.tell_of_step_that_mixes_rows(self.model, str(method))
         if logs and tells:
             names = ", ".join(map(repr, logs))
             advice.tell_of_logs_that_are_no_means(self.model, names)
+
+    def _tell_doubts(self, call: Any) -> None:
+        """Tells what is doubtful, unless the trial has shown it to be right."""
+        doubts, call.doubts = call.doubts, []
+        for tell in () if _steps.get(self.model) else doubts:
+            tell()
 
 
 @contextlib.contextmanager

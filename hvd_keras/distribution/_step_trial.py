@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import keras
@@ -42,7 +42,6 @@ _TOLERANCE_OF_HALF = 0.05
 # So much a row is changed, to see what rounding may do to a gradient.
 _CHANGE = 1e-5
 _NOISE = 3.0
-_FAST_TO_COMPILE = {"xla_backend_optimization_level": 0}
 
 
 def try_step(
@@ -81,9 +80,16 @@ def try_step(
     if None in of_ranks or _draws.num_drawn() > drawn:
         return None, []
     found = [_compared(model, *each) for each in zip(*of_ranks, strict=True)]
-    verdicts = [is_right for is_right, _ in found]
-    is_right = None if None in verdicts else all(verdicts)
+    is_right = _all(is_right for is_right, _ in found)
     return is_right, list({name: None for _, logs in found for name in logs})
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    """Returns False if any is; None if there is none, or one is unknown."""
+    known = set(verdicts)
+    if False in known:
+        return False
+    return True if known == {True} else None
 
 
 def _unless_it_fails(function: Callable[[], _T]) -> _T | None:
@@ -136,22 +142,27 @@ def _compared(
         for update in zip(*(gradients for gradients, _ in shares), strict=True)
     ]
     rows = zip(alone[0], changed[0], means, strict=True)
-    if any(itertools.starmap(_differ, rows)):
+    is_right = _all(itertools.starmap(_agree, rows))
+    if is_right is False:
         return False, []
     known = {*model.get_metrics_result(), *(m.name for m in model.metrics)}
     logs = []
     for name, value in alone[1].items():
         mean = np.mean([of_rank.get(name, np.nan) for _, of_rank in shares])
         three = value, changed[1][name], mean
-        if name not in known and _differ(*([np.array(v)] for v in three)):
+        values = ([np.array(each)] for each in three)
+        if name not in known and _agree(*values) is False:
             logs.append(name)
-    return True if alone[0] else None, logs
+    return is_right, logs
 
 
-def _differ(
+def _agree(
     alone: list[Array], changed: list[Array], means: list[Array]
-) -> bool:
-    """Whether gradients of an update differ by more than rounding.
+) -> bool | None:
+    """Whether gradients of an update are equal but for rounding.
+
+    It is unknown if they are no numbers, or all 0, or if a small change of the
+    rows does as much to them.
 
     Args:
         alone: Those of the whole batch.
@@ -160,7 +171,7 @@ def _differ(
         means: The mean of those of the shares.
     """
     if not all(np.isfinite(each).all() for each in (*alone, *means)):
-        return False
+        return None
     largest = max((np.max(np.abs(g), initial=0.0) for g in alone), default=0.0)
     noise, gap = (
         max(
@@ -174,7 +185,9 @@ def _differ(
     )
     is_half = "16" in keras.config.dtype_policy().compute_dtype
     tolerance = _TOLERANCE_OF_HALF if is_half else _TOLERANCE
-    return bool(gap > tolerance * largest + _NOISE * noise + 1e-9)
+    if gap > tolerance * largest + _NOISE * noise + 1e-9:
+        return False
+    return True if largest > 0.0 and gap <= tolerance * largest else None
 
 
 def _result_of(gradients: list[list[Any]], logs: Any) -> _Result:
@@ -360,9 +373,7 @@ def _of_jax(model: Any, call: keras_calls.Call, batches: list[Any]) -> _Run:
         )
     )
     programs = {
-        _num_elements(batch): jax.jit(step)
-        .lower(state, batch)
-        .compile(compiler_options=_FAST_TO_COMPILE)
+        _num_elements(batch): jax.jit(step).lower(state, batch).compile()
         for batch in batches
     }
 

@@ -248,6 +248,13 @@ for i in range(3):
     assert np.load("best/rows.npz")["rank"] == 0
     with zipfile.ZipFile("best/all.zip", "w") as archive:
         archive.writestr("name", str(i))
+    with open("part.txt", "w") as file:
+        file.write(str(i))
+    os.replace("part.txt", "best/whole.txt")
+    os.makedirs("scratch/deep")
+    with open("scratch/deep/one.txt", "w") as file:
+        file.write(str(i))
+    shutil.rmtree("scratch")
     with open("both.txt", "w+") as file:
         file.write(str(i))
         file.seek(0)
@@ -265,7 +272,7 @@ def test_folders_and_archives_are_made_again(tmp_path: pathlib.Path) -> None:
     assert job.status == 0, job.stderr
     assert "warning of" not in job.stderr
     assert sorted(os.listdir(tmp_path)) == ["best", "both.txt", "empty"]
-    assert len(os.listdir(tmp_path / "best")) == 3
+    assert len(os.listdir(tmp_path / "best")) == 4
 
 
 def test_a_name_that_one_rank_has_counted_up_is_told(

@@ -364,3 +364,32 @@ def test_a_step_that_is_tried_can_be_verified() -> None:
     code = f'{first}fit("mean", Own(mean))\n'
     job = jobs.run_python(2, code, "--verify", "--distribute", seconds=180)
     assert job.status == 0, job.stderr
+
+
+FAILED_FIRST = """
+class FailsOnce(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise OSError("the disk is full")
+
+model = Own(total)
+model.compile(keras.optimizers.Adam(0.01))
+for callbacks in [FailsOnce()], []:
+    try:
+        model.fit(x, y, batch_size=16, verbose=0, callbacks=callbacks)
+    except OSError:
+        print("fails", flush=True)
+"""
+
+
+def test_what_a_fit_that_failed_has_traced_is_told() -> None:
+    first, _ = OWN_STEPS.split("for loss in mean,")
+    loss = (
+        "def total(y, predicted):\n    return ops.sum((y - predicted) ** 2)\n"
+    )
+    job = jobs.run_python(
+        2, first + loss + FAILED_FIRST, "--distribute", seconds=180
+    )
+    assert job.status == 0, job.stderr
+    assert "fails" in job.stdout
+    (told,) = TOLD.findall(job.stderr)
+    assert told.startswith("A loss adds up the rows of a rank")

@@ -118,8 +118,9 @@ void Write(const char* reason) {
   }
 }
 
-// Waits until somebody wakes this thread, or `due`, and returns why.
-uint64_t WaitForWakeup(bool is_due, Clock::time_point due) {
+// Waits until somebody wakes this thread, or `due`, and says why. False: nobody
+// can any more, because the program has closed what it waits for.
+bool WaitForWakeup(bool is_due, Clock::time_point due, uint64_t* why) {
   int wait = -1;
   if (is_due) {
     const auto rest = std::max(due - Clock::now(), Clock::duration(0));
@@ -127,11 +128,9 @@ uint64_t WaitForWakeup(bool is_due, Clock::time_point due) {
         std::chrono::ceil<std::chrono::milliseconds>(rest).count());
   }
   pollfd request{wakeup.load(), POLLIN, 0};
-  uint64_t why = 0;
-  if (poll(&request, 1, wait) > 0) {
-    (void)!read(request.fd, &why, sizeof(why));
-  }
-  return why;
+  *why = 0;
+  if (poll(&request, 1, wait) <= 0) return true;
+  return read(request.fd, why, sizeof(*why)) == sizeof(*why);
 }
 
 void Serve() {
@@ -139,8 +138,8 @@ void Serve() {
   bool has_failed = false;  // and no record tells of it yet
   Clock::time_point due;    // when one does
   Clock::time_point last = Clock::now() - kBetweenFailures;
-  for (;;) {
-    const uint64_t why = WaitForWakeup(has_failed, due);
+  uint64_t why = 0;
+  while (WaitForWakeup(has_failed, due, &why)) {
     if (why % kSignal != 0 && !has_failed) {
       has_failed = true;
       due = std::max(Clock::now() + kAfterFailure, last + kBetweenFailures);
