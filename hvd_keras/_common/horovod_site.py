@@ -10,7 +10,7 @@ from pathlib import Path
 SITE = str(Path(__file__).parents[1] / "compat" / "_site")
 
 # `horovodrun` is there.
-_COMMANDS = str(Path(__file__).parents[1] / "compat" / "bin")
+COMMANDS = str(Path(__file__).parents[1] / "compat" / "bin")
 _PLACE = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 
@@ -42,7 +42,7 @@ def use() -> None:
         sys.path.insert(0, SITE)
         os.environ["PYTHONPATH"] = python_path(os.environ, SITE)
         # As activating its environment does: the command needs this Python.
-        folders = [_COMMANDS, os.path.dirname(sys.executable)]
+        folders = [COMMANDS, os.path.dirname(sys.executable)]
         path = os.environ.get("PATH", os.defpath)
         os.environ["PATH"] = os.pathsep.join([*folders, path])
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import jobs
 import pytest
 from selection import thorough_except
 
+_ROOT = str(Path(__file__).parents[2])
 PROGRAMS = Path(__file__).parent / "horovod_programs"
 
 
@@ -244,3 +248,47 @@ def test_horovodrun_is_there_for_whoever_replaces_the_path(
     )
     lines = _lines_of("-m", "hvd_keras.compat", "-c", code, folder=tmp_path)
     assert sorted(lines) == ["[0] 0.28.1", "[1] 0.28.1"]
+
+
+def test_an_environment_has_horovod_for_all_programs(tmp_path: Path) -> None:
+    # Neither PYTHONPATH nor PATH leads there: programs replace both.
+    venv.create(tmp_path / "venv", symlinks=True)
+    bin_folder = tmp_path / "venv" / "bin"
+    python = str(bin_folder / "python")
+    told = "import horovod; print(horovod.__version__)"
+
+    def run(*command: str, path: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(
+            command,
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    installed = os.pathsep.join([_ROOT, sysconfig.get_path("purelib")])
+    manage = [python, "-m", "hvd_keras.compat"]
+    done = run(*manage, "--install", path=installed)
+    assert done.returncode == 0, done.stderr
+    assert "horovodrun" in done.stdout
+    assert run(python, "-c", told, path=installed).stdout == "0.28.1\n"
+    launch = [str(bin_folder / "horovodrun"), "-np", "2", python, "-c", told]
+    done = run(*launch, path=installed)
+    assert sorted(done.stdout.splitlines()) == ["[0] 0.28.1", "[1] 0.28.1"]
+
+    assert run(*manage, "--uninstall", path=installed).returncode == 0
+    done = run(python, "-c", told, path=installed)
+    assert "ModuleNotFoundError" in done.stderr
+    assert not (bin_folder / "horovodrun").exists()
+
+    # Horovod's own package is left alone.
+    package = tmp_path / "own" / "horovod"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    own = os.pathsep.join([str(package.parent), installed])
+    done = run(*manage, "--install", path=own)
+    assert done.returncode == 1
+    assert f"Horovod itself is installed, in {package}" in done.stderr
