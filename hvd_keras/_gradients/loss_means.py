@@ -111,7 +111,9 @@ def _end_step(step: keras_steps.Step) -> None:
     ):
         tells.append(advice.tell_of_unknown_mean)
     for tell in tells:
-        if step.call.tries_steps and method is not None:
+        if step.call.tries_steps and (
+            method is not None or tell is advice.tell_of_ratio_of_rows
+        ):
             doubt = functools.partial(tell, step.model, name)
             step.call.doubts.append(doubt)
         else:

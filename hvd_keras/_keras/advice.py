@@ -214,7 +214,8 @@ def tell_of_sum_of_rows(model: Any, method: str) -> None:
 
 def tell_of_ratio_of_rows(model: Any, method: str) -> None:
     """Warns of a loss that is another mean of rows than that of all."""
-    _tell(model, _RATIO_OF_ROWS, method, is_other_loss=True)
+    if _WHOLE_BATCH not in _told.get(model, set()):  # by a trial
+        _tell(model, _RATIO_OF_ROWS, method, is_other_loss=True)
 
 
 def tell_of_changed_gradients(model: Any, method: str) -> None:

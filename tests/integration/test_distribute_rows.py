@@ -25,6 +25,9 @@ def mean(y, predicted):
 def total(y, predicted):
     return ops.sum(ops.square(y - predicted))
 
+def dice(y, predicted):
+    return 1 - ops.sum(y * predicted) / ops.sum(y + ops.square(predicted))
+
 class OfMedians(keras.losses.Loss):
     def call(self, y, predicted):
         return ops.median(ops.abs(y - predicted))
@@ -90,7 +93,7 @@ def fit(name, *layers, loss="mse", metrics=(), model=None):
     for _ in range(2):
         model.fit(x, y, batch_size=16, verbose=0, shuffle=False)
 
-for function in root, OfMedians(), total, mean, OfRows():
+for function in root, dice, OfMedians(), total, mean, OfRows():
     fit(getattr(function, "name", "") or function.__name__, loss=function)
 for kind in Largest, Moving, Added:
     fit(kind.__name__, metrics=[kind()])
@@ -122,7 +125,7 @@ def test_what_mixes_rows_is_told(backend: str) -> None:
     )
     assert job.status == 0, job.stderr
     told = "\n".join(TOLD.findall(job.stderr))
-    for name in ("root", "of_medians"):
+    for name in ("root", "dice", "of_medians"):
         assert re.search(rf"no mean over them.*Received: {name}", told), told
     for name in ("Largest", "Moving"):
         assert re.search(rf"no sum over rows.*'own' \({name}\)", told), told
@@ -131,7 +134,7 @@ def test_what_mixes_rows_is_told(backend: str) -> None:
             told
         )
     assert "adds up the rows of a rank" in told
-    assert len(told.splitlines()) == 9, told  # Largest of two models
+    assert len(told.splitlines()) == 10, told  # Largest of two models
     # The mean of two maxima is at most that of all; their sum is more.
     (share,) = re.findall(r"^value (.*)", job.stdout, re.M)
     assert 0.5 < float(share) <= 1.0 + 1e-5
