@@ -80,6 +80,9 @@ def _noting_list(original: Callable[..., Any]) -> Callable[..., Any]:
                     callback.on_train_begin(*args, **kw)
         finally:
             _beginning.reset(before)
+        # On JAX and torch, Keras looks at a batch to build the model before.
+        for call in running_calls()[:1]:
+            call.num_epochs = 0
         for function in at_train_begin:
             function(self)
 

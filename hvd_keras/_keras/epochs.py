@@ -304,7 +304,7 @@ def _telling(epochs: Any, items: Iterator[Any]) -> Iterator[Any]:
     if first_epoch is None:
         first_epoch = fit.arguments.get("initial_epoch") or 0
     fit.num_epochs += 1
-    if fit.num_epochs == 1:
+    if _tell_end not in fit.at_end:
         fit.at_end.append(_tell_end)
     epoch = first_epoch + fit.num_epochs
     for first, *others in items:

@@ -152,7 +152,8 @@ def global_logs(
     summed = dict(_flat(model.get_metrics_result()))
     is_keras = not logs or set(logs) == set(summed)
     # A rank without any batch has no logs, but knows the sums.
-    values = dict(summed) if is_keras else dict(_flat(get_logs(logs)))
+    own_logs = {} if is_keras else get_logs(logs)
+    values = dict(summed) if is_keras else dict(_flat(own_logs))
     for state, value in zip(states, local, strict=True):
         state.assign(value)
     are_keras = all(map(_is_of_keras, metrics))
@@ -178,7 +179,16 @@ def global_logs(
         if names:
             of_metrics[key] = names[0]
     of_last_step = set() if is_keras else set(values) - set(of_metrics)
-    return _average(values, num_samples, summed, of_metrics, of_last_step)
+    found = _average(values, num_samples, summed, of_metrics, of_last_step)
+    # Keras sorts names, and then those in a dict, so it must stay a dict.
+    return found if is_keras else _as_deep(own_logs, found)
+
+
+def _as_deep(logs: Logs, flat: dict[str, Any]) -> Logs:
+    return {
+        key: _as_deep(value, flat) if isinstance(value, dict) else flat[key]
+        for key, value in logs.items()
+    }
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

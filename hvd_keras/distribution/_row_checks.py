@@ -27,7 +27,7 @@ from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras.specs import made, specs_of
 from hvd_keras._keras.steps import own_method_of, running_step
 from hvd_keras.callbacks import metric_average
-from hvd_keras.distribution import _step_trial
+from hvd_keras.distribution import _python_state, _step_trial
 
 Array = np.ndarray[Any, Any]
 _NUM_ROWS = 4
@@ -96,7 +96,9 @@ class RowChecks(keras.callbacks.Callback):
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         tells = basics.rank() == 0
-        with _quiet():
+        tried = [each for each, _ in (*call.seen_losses, *call.seen_metrics)]
+        tried += [getattr(each, "fn", None) for each in tried]
+        with _quiet(), _python_state.kept(self.model, *tried) as restore:
             losses = [
                 (loss.name, _is_a_sum(loss, specs))
                 for loss, specs in call.seen_losses
@@ -116,7 +118,9 @@ class RowChecks(keras.callbacks.Callback):
                 models = _coupling(self.model, call.step_specs)
                 # `hvdrun --verify` would compare the trial, too.
                 if method is not None and "_hvd_verified" not in own:
-                    is_right, logs = _step_trial.try_step(self.model, call)
+                    is_right, logs = _step_trial.try_step(
+                        self.model, call, restore
+                    )
                     _steps[self.model] = is_right
         for metric in metrics:
             metric_average.average_over_ranks(metric)

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 from hvd_keras import basics
+from hvd_keras._common import log
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models, random_streams
 from hvd_keras._keras.specs import made
@@ -28,6 +29,12 @@ from hvd_keras.distribution import _draws
 from hvd_keras.exceptions import HvdError
 
 Array = np.ndarray[Any, Any]
+_NOT_TRIED = (
+    "The `train_step` of %s takes no batch of a few rows, so it was not tried "
+    "whether its gradients and logs are means over rows, as ranks take them: "
+    "`hvdrun --verify --distribute` compares its own first steps with one "
+    "process."
+)
 # The gradients of each update, by variable, and the logs.
 _Result = tuple[list[list[Array]], dict[str, float]]
 _Run = Callable[[Any], _Result]
@@ -45,12 +52,17 @@ _NOISE = 3.0
 
 
 def try_step(
-    model: Any, call: keras_calls.Call
+    model: Any, call: keras_calls.Call, restore: Callable[[], None]
 ) -> tuple[bool | None, list[str]]:
     """Tries the `train_step` of a model whose `fit` runs. All ranks call it.
 
     It knows nothing of a step that draws random numbers, or that takes no batch
     of such a size.
+
+    Args:
+        model: The model.
+        call: Its `fit`.
+        restore: Gives what the script keeps in Python its values back.
 
     Returns:
         Whether gradients are means over rows, None if it is unknown, and the
@@ -58,6 +70,12 @@ def try_step(
     """
     drawn = _draws.num_drawn()
     rounds: list[tuple[Any, Any, Any]] = []
+
+    def anew(run: _Run, batch: Any) -> _Result:
+        try:
+            return run(batch)
+        finally:
+            restore()
 
     def prepare() -> _Run | None:
         # By chance a loss may seem to be a mean, but not twice.
@@ -71,17 +89,25 @@ def try_step(
     with _in_a_trial(model, call):
         run = _unless_it_fails(prepare)
         if not all(_of_ranks(run is not None)) or run is None:
-            return None, []
+            return _unknown(model)
         # What fails with these rows does so on all ranks.
         results = _unless_it_fails(
-            lambda: [list(map(run, batches)) for batches in rounds]
+            lambda: [[anew(run, each) for each in some] for some in rounds]
         )
     of_ranks = _of_ranks(results)
-    if None in of_ranks or _draws.num_drawn() > drawn:
+    if None in of_ranks:
+        return _unknown(model)
+    if _draws.num_drawn() > drawn:  # that is told there
         return None, []
     found = [_compared(model, *each) for each in zip(*of_ranks, strict=True)]
     is_right = _all(is_right for is_right, _ in found)
     return is_right, list({name: None for _, logs in found for name in logs})
+
+
+def _unknown(model: Any) -> tuple[None, list[str]]:
+    if basics.rank() == 0:
+        log.info(_NOT_TRIED % type(model).__name__)
+    return None, []
 
 
 def _all(verdicts: Iterable[bool | None]) -> bool | None:
@@ -151,7 +177,7 @@ def _compared(
         mean = np.mean([of_rank.get(name, np.nan) for _, of_rank in shares])
         three = value, changed[1][name], mean
         values = ([np.array(each)] for each in three)
-        if name not in known and _agree(*values) is False:
+        if name.rpartition("/")[2] not in known and _agree(*values) is False:
             logs.append(name)
     return is_right, logs
 
@@ -192,9 +218,17 @@ def _agree(
 
 def _result_of(gradients: list[list[Any]], logs: Any) -> _Result:
     samples = [[_sample(each) for each in update] for update in gradients]
-    named = logs.items() if isinstance(logs, dict) else ()
-    arrays = {str(name): _array(value) for name, value in named}
+    arrays = {name: _array(value) for name, value in _flat(logs)}
     return samples, {k: float(v) for k, v in arrays.items() if not v.ndim}
+
+
+def _flat(logs: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of logs: a compiled metric has a dict of them."""
+    for name, value in logs.items() if isinstance(logs, dict) else ():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _sample(gradient: Any) -> Array:
@@ -246,17 +280,11 @@ def _kept(model: Any) -> Iterator[None]:
     found += [each for one in optimizers for each in one.variables]
     variables = list({id(each): each for each in found}.values())
     before = [keras.ops.copy(each.value) for each in variables]
-    numbers = {
-        name: value
-        for name, value in vars(model).items()
-        if isinstance(value, int | float)
-    }
     try:
         yield
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-        vars(model).update(numbers)
 
 
 # ---- Backends ----

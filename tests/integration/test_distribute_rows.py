@@ -231,6 +231,7 @@ class Own(keras.Model):
         layers = [keras.layers.Dense(4, "tanh"), layer, keras.layers.Dense(1)]
         self.net = keras.Sequential([each for each in layers if each])
         self.own_loss, self.log, self.steps = loss, log, 0
+        self.counts = []
     def call(self, x, training=False):
         return self.net(x, training=training)
 
@@ -250,6 +251,8 @@ elif backend == "torch":
     def train_step(self, data):
         x, y = data
         self.steps += 1
+        self.counts = self.counts or [torch.zeros(())]
+        self.counts[0] += 1
         self.zero_grad()
         loss = self.own_loss(y, self(x, training=True))
         loss.backward()
@@ -319,7 +322,7 @@ def fit(name, model):
     print("fit", name, file=sys.stderr, flush=True)
     model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
     if backend == "torch" and isinstance(model, Own):
-        assert model.steps == 6  # a trial counts no step
+        assert model.steps == model.counts[0] == 6  # a trial counts no step
 
 for loss in mean, mean_by_hand, root, by_constant, largest, of_neighbours:
     fit(loss.__name__, Own(loss))
@@ -328,11 +331,15 @@ fit("dropout", Own(mean, layer=keras.layers.Dropout(0.5)))
 fit("normalized", Own(mean, layer=keras.layers.BatchNormalization()))
 fit("log", Own(mean, log=lambda gap: ops.mean(ops.abs(gap))))
 fit("norm", Own(mean, log=lambda gap: ops.sqrt(ops.sum(gap * gap))))
+fit("nested", Own(root, log=lambda gap: {"of": ops.mean(ops.abs(gap))}))
 fit("method", ByMethod(mean))
 fit("fixed", Own(of_eight))
 fit("method_root", ByMethod(root))
 """
-BAD_STEPS = ["root", "by_constant", "largest", "of_neighbours", "method_root"]
+BAD_STEPS = [
+    *("root", "by_constant", "largest", "of_neighbours", "method_root"),
+    "nested",
+]
 
 
 @pytest.mark.parametrize(
@@ -360,6 +367,10 @@ def test_steps_of_the_script_are_tried(backend: str) -> None:
     assert "no means over rows" in told["norm"]
     assert "Received: 'own' in" in told.pop("norm")
     assert not "".join(told.values()), told
+    (untried,) = re.findall(
+        r"INFO .*`train_step` of (\w+) takes no", job.stderr
+    )
+    assert untried == "Own"  # of eight rows
 
 
 def test_a_step_that_is_tried_can_be_verified() -> None:

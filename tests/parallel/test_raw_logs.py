@@ -177,3 +177,25 @@ def test_logs_of_batches_of_any_length_are_those_of_all_rows(
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     wanted = of_last_step(model, x, y, len(x), "mean")
     assert logs["d_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+class Nested(Critic):
+    """Logs a dict of values too, as the logs of a compiled metric are one."""
+
+    def train_step(self, *args: Any) -> Any:
+        found = super().train_step(*args)
+        logs = found[0] if BACKEND == "jax" else found
+        logs["all"] = {"z": logs["d_loss"] * 2.0}
+        return found
+
+
+def test_logs_keep_their_order() -> None:
+    data = rows(8 * hvd.size())
+    orders = []
+    for callbacks in [], [hvd.callbacks.MetricAverageCallback()]:
+        model = Nested()
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+        share = hvd.shard(data, batch_size=4)
+        history = model.fit(share, verbose=0, callbacks=callbacks)
+        orders.append(list(history.history))
+    assert orders == [["z", "d_loss"]] * 2
