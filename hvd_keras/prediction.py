@@ -108,6 +108,8 @@ def predict(
         together("predict/order", [comparing(taken)], taken.process_set)
         taken.forget()
     has_stopped = bool(model.stop_predicting)
+    if steps is None and not has_stopped:
+        share.end_pass()
     of_ranks = _rows_of_ranks(num_rows, steps, has_stopped, process_set)
     whole = [
         _gathered(

@@ -38,11 +38,29 @@ class Share:
         num_steps: The number of batches; None if unknown.
         num_last: How many rows of the last batch count. Others fill it. None:
             all.
+        whole: The dataset that this is a share of; None: no dataset.
     """
 
     data: Any
     num_steps: int | None = None
     num_last: int | None = None
+    whole: Any = None
+
+    def end_pass(self) -> None:
+        """Begins as many passes over a dataset as Keras does over all of it.
+
+        On TensorFlow, it makes an iterator more behind a pass whose batches are
+        known. What shuffles anew in each pass is in another order then.
+        """
+        is_tensorflow = keras.backend.backend() == "tensorflow"
+        if (
+            self.whole is not None
+            and is_tensorflow
+            and (
+                int(self.whole.cardinality()) > 0 > int(self.data.cardinality())
+            )
+        ):
+            iter(self.whole)
 
 
 def share_of(
@@ -65,12 +83,14 @@ def share_of(
         data = tf.data.Dataset.from_tensor_slices((data,)).batch(_BATCH_SIZE)
     if tf is not None and isinstance(data, tf.data.Dataset):
         # Without targets, no rows fill batches.
+        whole = data
         inputs = data.map(as_it_is(lambda *batch: (batch[0],)))
         options.update(batch_size=batch_size or _BATCH_SIZE, batched=True)
         inputs = shard(inputs, **options)
         # `shard` unpacks what stands alone; a tuple would look like targets.
         return Share(
-            inputs.map(as_it_is(lambda *x: (x if len(x) > 1 else x[0],)))
+            inputs.map(as_it_is(lambda *x: (x if len(x) > 1 else x[0],))),
+            whole=whole,
         )
     if isinstance(data, keras.utils.PyDataset):
         if batch_size is not None:
