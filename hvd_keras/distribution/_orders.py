@@ -63,9 +63,22 @@ def _agreeing(draw: Callable[[int], Array]) -> Shuffle:
         with random_streams.common():
             for _ in range(num_before):
                 draw(num_items)
+                _draw_starts()
             return agreed(draw(num_items))
 
     return drawn
+
+
+def _draw_starts() -> None:
+    """Draws what loaders of torch draw as they begin, the seeds of workers.
+
+    Keras begins one for a pass, and one more where the pass has ended.
+    """
+    if keras.backend.backend() == "torch":
+        import torch
+
+        for _ in range(2):
+            torch.empty((), dtype=torch.int64).random_()
 
 
 def agreed(order: Array) -> Array:

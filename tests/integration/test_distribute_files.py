@@ -6,7 +6,10 @@ import pathlib
 import shutil
 import time
 
+import distribute_table
 import jobs
+import pytest
+from selection import thorough_except
 
 FILES = """
 import keras, numpy as np, os
@@ -405,3 +408,51 @@ def test_what_no_audit_hook_hears_of_comes_in_turns(
     assert job.status == 0, job.stderr[-3000:]
     assert job.stdout.count(f"found {50 + 5 + 10 + (1 << 24)}") == 3
     assert job.stdout.count("made") == 1
+
+
+RESUMED = """
+import keras, numpy as np, os
+
+keras.config.set_floatx("float64")
+keras.utils.set_random_seed(0)
+x = np.random.default_rng(0).normal(size=(50, 6))
+y = x.sum(axis=1, keepdims=True)
+model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+
+class Stops(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2 and os.environ["RUN"] == "first":
+            raise SystemExit(3)
+
+callbacks = [Stops(), keras.callbacks.BackupAndRestore(os.environ["BACKUP"])]
+history = model.fit(x, y, 16, 4, verbose=0, callbacks=callbacks)
+print(history.epoch[0], *history.history["loss"][-2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "backend", thorough_except(distribute_table.BACKENDS, "torch")
+)
+def test_a_job_goes_on_in_the_order_of_one_that_ran_through(
+    backend: str, tmp_path: pathlib.Path
+) -> None:
+    outputs = []
+    for run in "through", "first", "second":
+        folder = tmp_path / ("through" if run == "through" else "again")
+        job = jobs.run_python(
+            2,
+            RESUMED,
+            "--distribute",
+            seconds=120,
+            KERAS_BACKEND=backend,
+            JAX_ENABLE_X64="1",
+            BACKUP=str(folder),
+            RUN=run,
+        )
+        assert job.status == (3 if run == "first" else 0), job.stderr
+        if run != "first":
+            outputs.append([float(each) for each in job.stdout.split()])
+    (_, *through), (begin, *resumed) = outputs
+    assert begin == 2
+    assert resumed == pytest.approx(through, rel=1e-7)
