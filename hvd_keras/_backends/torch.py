@@ -222,7 +222,7 @@ class _Products(TorchFunctionMode):
             # Over which axes it sums is not looked at, unless over all.
             and (function is not torch.tensordot or result.ndim == 0)
             and self._has_shape_of_rows(factors[0], result)
-            and not any(map(_is_weight, factors))
+            and not any(map(self._is_weight, factors))
             and not any(map(_is_gathered, factors))
         ):
             self._found.append(f"values of shape {tuple(result.shape)}")
@@ -239,6 +239,20 @@ class _Products(TorchFunctionMode):
             and not any(map(_is_gathered, factors))
         )
 
+    def _is_weight(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter, or one that was cast or transposed.
+
+        Those that are frozen have no gradient that tells.
+        """
+        if isinstance(tensor, torch.nn.Parameter):
+            return True
+        node = tensor.grad_fn
+        while type(node).__name__.rstrip("0") in _OF_WHOLE_WEIGHTS:
+            node = node.next_functions[0][0]
+        if node is None:
+            return tensor not in self._of_batch
+        return type(node).__name__ == "AccumulateGrad"
+
     def _has_shape_of_rows(self, first: Any, result: torch.Tensor) -> bool:
         contracted = first.shape[-1] if result.ndim else first.numel()
         return is_of_rows(result.shape, contracted, self._rows)
@@ -251,16 +265,6 @@ def _tensors_in(values: list[Any]) -> list[torch.Tensor]:
         for part in (each if isinstance(each, list | tuple) else [each])
     ]
     return [part for part in flat if isinstance(part, torch.Tensor)]
-
-
-def _is_weight(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a parameter, or one that was cast or transposed."""
-    if isinstance(tensor, torch.nn.Parameter):
-        return True
-    node = tensor.grad_fn
-    while type(node).__name__.rstrip("0") in _OF_WHOLE_WEIGHTS:
-        node = node.next_functions[0][0]
-    return type(node).__name__ == "AccumulateGrad"
 
 
 def _is_gathered(tensor: torch.Tensor) -> bool:

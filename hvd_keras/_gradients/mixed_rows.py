@@ -8,6 +8,7 @@ number shows that; but the product of rows by rows has a shape of its own.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,15 +29,19 @@ def watching(step: steps.Step) -> Iterator[None]:
     ):
         yield
         return
+    method = steps.own_method_of(step.model, training=True)
     names = losses.losses_of_whole_batches(step.model)
-    if names and steps.own_method_of(step.model, training=True) is None:
+    if names and method is None:
         advice.tell_of_losses_of_whole_batches(step.model, names)
     step.call.is_watched = True
     found: list[str] = []
     data = keras.tree.flatten((step.x, step.y))
     with _backends.current().products_of_rows(data, found):
         yield
-    tell(step.model, found)
+    if step.call.tries_steps and method is not None:
+        step.call.doubts.append(functools.partial(tell, step.model, found))
+    else:
+        tell(step.model, found)
 
 
 def tell(model: Any, products: list[str]) -> None:

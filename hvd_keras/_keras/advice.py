@@ -234,8 +234,9 @@ def tell_of_losses_of_whole_batches(model: Any, names: list[str]) -> None:
 
 
 def tell_of_coupled_rows(model: Any, received: str) -> None:
-    """Warns of a model that takes no row by itself."""
-    _tell(model, _COUPLED_ROWS, received, is_other_loss=True)
+    """Warns of a model that takes no row by itself, unless it is known how."""
+    if _MIXED_ROWS not in _told.get(model, set()):
+        _tell(model, _COUPLED_ROWS, received, is_other_loss=True)
 
 
 def tell_of_step_that_mixes_rows(model: Any, method: str) -> None:

@@ -14,7 +14,7 @@ import functools
 import io
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -99,10 +99,9 @@ class RowChecks(keras.callbacks.Callback):
         tried = [each for each, _ in (*call.seen_losses, *call.seen_metrics)]
         tried += [getattr(each, "fn", None) for each in tried]
         with _quiet(), _python_state.kept(self.model, *tried) as restore:
-            losses = [
-                (loss.name, _is_a_sum(loss, specs))
+            kinds = [
+                (loss.name, _kind_of_loss(loss, specs))
                 for loss, specs in call.seen_losses
-                if _is_no_mean(loss, specs)
             ]
             metrics = [
                 metric
@@ -124,8 +123,11 @@ class RowChecks(keras.callbacks.Callback):
                     _steps[self.model] = is_right
         for metric in metrics:
             metric_average.average_over_ranks(metric)
-        sums = [f"the loss {name!r}" for name, is_sum in losses if is_sum]
-        others = [name for name, is_sum in losses if not is_sum]
+        sums = [f"the loss {name!r}" for name, kind in kinds if kind == "sum"]
+        others = [name for name, kind in kinds if kind == "whole"]
+        models += [
+            f"the loss {name!r}" for name, kind in kinds if kind == "coupled"
+        ]
         if sums and tells:
             advice.tell_of_sum_of_rows(self.model, ", ".join(sums))
         if others and tells:
@@ -256,24 +258,37 @@ def _tried(check: Callable[..., bool]) -> Callable[..., bool]:
     return tried
 
 
-def _values(loss: Any, specs: Any, *parts: slice) -> list[Array]:
-    return [_array(loss.call(*_made(specs, rows))) for rows in parts]
+def _kind_of_loss(loss: Any, specs: Any) -> str:
+    """Returns "" for a loss that is a mean over rows, as far as is known.
+
+    Else "sum" or "whole" for one number of a batch, "coupled" for a value a row
+    that depends on other rows.
+    """
+    kinds = (_kind_on(loss, specs, labels) for labels in ((), (0,)))
+    return next(filter(None, kinds), "")
 
 
-@_tried
-def _is_no_mean(loss: Any, specs: Any) -> bool:
-    whole, again, *parts = _values(loss, specs, _ALL, _ALL, _FIRST, _LAST)
+def _kind_on(loss: Any, specs: Any, labels: Sequence[int]) -> str:
+    def values(*parts: slice) -> list[Array]:
+        return [
+            _array(loss.call(*made(specs, _NUM_ROWS, rows, labels=labels)))
+            for rows in parts
+        ]
+
+    try:
+        whole, again, *parts = values(_ALL, _ALL, _FIRST, _LAST)
+    except Exception:
+        return ""  # unknown
     if not np.array_equal(whole, again):
-        return False  # it draws
+        return ""  # it draws
+    dtype = keras.config.floatx()
     joined = np.concatenate(parts) if whole.ndim else np.mean(parts)
-    return _differs(whole, np.asarray(joined), keras.config.floatx())
-
-
-@_tried
-def _is_a_sum(loss: Any, specs: Any) -> bool:
-    whole, *parts = _values(loss, specs, _ALL, _FIRST, _LAST)
-    total = np.asarray(np.sum(parts))
-    return not whole.ndim and not _differs(whole, total, keras.config.floatx())
+    if not _differs(whole, np.asarray(joined), dtype):
+        return ""
+    if whole.ndim:
+        return "coupled"
+    is_other = _differs(whole, np.asarray(np.sum(parts)), dtype)
+    return "whole" if is_other else "sum"
 
 
 @_tried

@@ -108,6 +108,24 @@ class Attention(keras.layers.Layer):
         return ops.mean(scores, axis=-1)
 
 
+class Frozen(keras.layers.Layer):
+    """Multiplies by weights that are not trained, in another precision."""
+
+    def __init__(self) -> None:
+        is_torch = keras.backend.backend() == "torch"
+        super().__init__(dtype="float64" if is_torch else None)
+        self.parts = [
+            keras.layers.Dense(units, dtype=self.dtype_policy)
+            for units in (CODE, SIZE)
+        ]
+        self.trainable = False
+
+    def call(self, x: Any) -> Any:
+        for dense in self.parts:
+            x = dense(ops.cast(x, self.compute_dtype))
+        return ops.cast(x, "float32")
+
+
 class Places(keras.layers.Layer):
     """Compares the places of a row by broadcasting, and with positions."""
 
@@ -196,6 +214,7 @@ def test_losses_of_several_rows_are_told(
         ("mse", [Attention]),
         ("mse", [Narrow]),
         ("mse", [Places]),
+        ("mse", [Frozen]),
         ("mse", [ByKeywords]),
         (gathered_loss, []),
     ],
