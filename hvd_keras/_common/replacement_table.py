@@ -97,8 +97,8 @@ TABLE = (
         _TENSORFLOW,
     ),
     Row(
-        "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter",
-        "get_torch_dataloader",
+        "keras.src.backend.torch.trainer.TorchEpochIterator",
+        "_get_iterator",
         "distribution._orders",
         "draw what a loader of torch draws at its start on all ranks alike",
         "an unchanged script has its rows in another order on more ranks",

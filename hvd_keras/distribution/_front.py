@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from hvd_keras import basics
+from hvd_keras._common import log
 from hvd_keras._gradients.distributed_class import is_multi_optimizer, unwrapped
 from hvd_keras._gradients.reducing_optimizer import ReducingOptimizer
 from hvd_keras._keras import calls, epochs, models
@@ -88,6 +89,8 @@ class Front:
         if self._shares_data:
             _check_stateful(model)
         distribute_optimizers(model)
+        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+            _tell_of_loss_scale()
         start = BroadcastGlobalVariablesCallback(0)
         checks = [_row_checks.RowChecks(model)] if basics.size() > 1 else []
         if not self._shares_data:
@@ -220,6 +223,17 @@ def begin(front: Front | None) -> None:
         _orders.draw_alike()
         _row_checks.install()
     calls.set_front(front)
+
+
+@functools.cache  # said once
+def _tell_of_loss_scale() -> None:
+    if basics.rank() == 0 and basics.size() > 1:
+        log.info(
+            "in float16 a step is skipped where the gradients of a rank's own "
+            "rows are not finite, and not those of all rows: the scale of the "
+            "loss, and so the steps, may differ from those of one process by "
+            "a few at the beginning."
+        )
 
 
 def distribute_optimizers(model: Any) -> None:

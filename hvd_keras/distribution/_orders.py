@@ -18,8 +18,8 @@ seed.
 |---|---|
 | `ArrayDataAdapter` | shuffle as Keras does on TensorFlow |
 | `ArrayDataAdapter._epoch` | know whether Keras shuffles by it |
-| `PyDatasetAdapter.get_torch_dataloader` (replaced) | let loaders draw their \
-own seeds alike |
+| `TorchEpochIterator._get_iterator` (replaced) | let loaders draw their own \
+seeds alike |
 | `tensorflow.python.eager.context.Context._seed` | know whether the script \
 has set a seed |
 """
@@ -92,24 +92,23 @@ def agreed(order: Array) -> Array:
 def draw_alike() -> None:
     """Lets ranks on torch draw alike what each loader draws as it begins."""
     if keras.backend.backend() == "torch":
-        adapters = private_module("trainers.data_adapters.py_dataset_adapter")
-        owner = adapters.PyDatasetAdapter
-        replace(owner, "get_torch_dataloader", _with_common_start)
+        owner = private_module("backend.torch.trainer").TorchEpochIterator
+        replace(owner, "_get_iterator", _with_common_start)
 
 
 def _with_common_start(original: Any) -> Any:
-    def get_torch_dataloader(self: Any) -> Any:
-        loader = original(self)
-        base = type(loader)
+    return lambda self: _CommonStart(original(self))
 
-        def begin(self: Any) -> Any:
-            with random_streams.common():  # of the seeds of its workers
-                return base.__iter__(self)
 
-        loader.__class__ = type(base.__name__, (base,), {"__iter__": begin})
-        return loader
+class _CommonStart:
+    """A loader of torch that draws the seeds of its workers in common."""
 
-    return get_torch_dataloader
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        with random_streams.common():
+            return iter(self._loader)
 
 
 def of_rows(num_rows: int, batch_size: int, shuffle: bool | str) -> Any:

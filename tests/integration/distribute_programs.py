@@ -60,6 +60,12 @@ def sequential():
     return found(model, history)
 
 
+class Calls(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.predict(X, verbose=0)
+        self.model.evaluate(X, Y, verbose=0)
+
+
 def shuffled():
     """Each order is drawn after the one before, and after seeds of layers."""
     results = {}
@@ -68,6 +74,7 @@ def shuffled():
         "first": {"validation_data": held_out},
         "split": {"validation_split": 0.2},
         "steps": {"steps_per_epoch": 4},
+        "calls": {"callbacks": [Calls()]},
         # Keras deals all rows into so many batches.
         "dealt": {
             "batch_size": None,
