@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from hvd_keras._common import user_code
+from hvd_keras._keras import models
 
 _LARGEST = 50_000_000  # elements of an array
 _LONGEST = 100_000  # elements of a list that are looked at
@@ -68,7 +69,9 @@ class _Walk:
     """Notes the values of all that can be reached."""
 
     def __init__(self, model: Any) -> None:
-        variables = model.variables
+        variables = [*model.variables, *getattr(model, "metrics_variables", [])]
+        for optimizer in models.optimizers_of(model):
+            variables += optimizer.variables
         tensors = [variable.value for variable in variables]
         found = [model, *variables, *tensors]
         if hasattr(model, "buffers"):  # of torch
@@ -84,12 +87,15 @@ class _Walk:
             value = todo.pop()
             if not isinstance(value, _PLAIN) and id(value) not in self._seen:
                 self._seen[id(value)] = value
-                todo += self._note(value)
+                # What cannot be copied is left, such as what threads change.
+                with contextlib.suppress(Exception):
+                    todo += self._note(value)
 
     def restore(self) -> None:
         """Gives all of them back what they had."""
         for undo in reversed(self._undo):
-            undo()
+            with contextlib.suppress(Exception):
+                undo()
 
     def _note(self, value: Any) -> list[Any]:
         """Notes one; returns what it holds."""
@@ -109,12 +115,18 @@ class _Walk:
             return _in_cell(value)
         if isinstance(value, functools.partial):
             return [value.func, *value.args, *value.keywords.values()]
-        held = []
+        held: list[Any] = []
+        torch = sys.modules.get("torch")
         if isinstance(value, keras.random.SeedGenerator):
             held.append(value.state)
         elif isinstance(getattr(value, "variables", None), list | tuple):
             held += value.variables  # a layer, a metric, an optimizer
-        if _is_own(type(value)) and hasattr(value, "__dict__"):
+        elif torch is not None and isinstance(value, torch.nn.Module):
+            held += [*value.parameters(), *value.buffers()]
+        is_own = isinstance(value, types.SimpleNamespace) or (
+            _is_own(type(value)) and hasattr(value, "__dict__")
+        )
+        if is_own:
             held += [_attributes_of(value), *_functions_of(value)]
         return held
 

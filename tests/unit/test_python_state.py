@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import random
+import types
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,13 @@ class Model:
     """Stands for a model: what is kept is none of its variables."""
 
     variables = ()
+    _flatten_layers = list
+
+    stubborn: Any = None
 
     def __init__(self) -> None:
         self.steps = 0
+        self.space = types.SimpleNamespace(count=0)
         self.helper = Helper()
         self.array = np.zeros(3)
         self.queue = collections.deque([1], maxlen=2)
@@ -60,6 +65,7 @@ class Model:
         number += 1
         calls.append(number)
         self.steps += 1
+        self.space.count += 1
         self.helper.add()
         self.array += 1.0
         self.queue.append(2)
@@ -72,6 +78,7 @@ class Model:
         with _python_state.kept(self):
             return [
                 *(number, list(calls), self.steps, self.helper.total),
+                self.space.count,
                 *(repr(self.helper.rows), self.array.tolist()),
                 *(list(self.queue), list(self.pairs[1]), self.close()),
                 *(self.part.args[0].copy(), self.python.random()),
@@ -95,7 +102,7 @@ def test_a_trial_changes_nothing_that_a_step_reaches() -> None:
     model.train_step()
     after = model.seen()
     assert all(
-        one != other for one, other in zip(before[:10], after[:10], strict=True)
+        one != other for one, other in zip(before[:11], after[:11], strict=True)
     )
 
 
@@ -113,8 +120,16 @@ def test_a_trial_that_fails_changes_nothing() -> None:
     assert model.helper.rows == {"seen": [1]}
 
 
-def test_arrays_that_nobody_can_write_are_left() -> None:
+class Stubborn(list[int]):
+    """A list that nobody can copy."""
+
+    def copy(self) -> Any:
+        raise OSError("no copies")
+
+
+def test_what_nobody_can_copy_or_write_is_left() -> None:
     model = Model()
+    model.stubborn = Stubborn()
     model.array.flags.writeable = False
     with _python_state.kept(model):
         model.steps += 1
