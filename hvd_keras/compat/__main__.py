@@ -45,7 +45,9 @@ def _install() -> None:
         sys.exit("hvd_keras.compat: --install needs a virtual environment.")
     found = importlib.util.find_spec("horovod")
     origin = str(found and found.origin)
-    if found and not origin.startswith(horovod_site.SITE):
+    # That of another clone is replaced.
+    ours = os.path.join("hvd_keras", "compat", "_site", "horovod")
+    if found and not os.path.dirname(origin).endswith(ours):
         sys.exit(
             f"hvd_keras.compat: Horovod itself is installed, in {origin}: "
             "`pip uninstall horovod` first."

@@ -211,11 +211,10 @@ def _is_own(part: Any) -> bool:
     if isinstance(part, types.FunctionType):
         file = part.__code__.co_filename
     else:
-        name = getattr(part, "__module__", None) or part.__name__
-        module = sys.modules.get(str(name))
-        file = getattr(module, "__file__", None) or ""
-        if name == "__main__":
+        name = str(getattr(part, "__module__", None) or part.__name__)
+        if name == "__main__":  # it may have no file
             return True
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
     foreign = user_code.foreign_folders()
     return bool(file) and not user_code.is_in_library(file, foreign)
 

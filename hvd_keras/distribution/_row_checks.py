@@ -93,10 +93,18 @@ class RowChecks(keras.callbacks.Callback):
         if self._is_done or call is None:
             return
         self._is_done = True
+        method = own_method_of(self.model, training=True)
+        is_new = call.step_specs is not None and self.model not in _known
+        tried = [each for each, _ in (*call.seen_losses, *call.seen_metrics)]
+        if is_new:
+            _known.add(self.model)
+            is_new = method is not None or bool(_own_parts(self.model))
+        if not (is_new or tried):  # all is Keras's own, or was tried
+            self._tell_doubts(call)
+            return
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         tells = basics.rank() == 0
-        tried = [each for each, _ in (*call.seen_losses, *call.seen_metrics)]
         tried += [getattr(each, "fn", None) for each in tried]
         with _quiet(), _python_state.kept(self.model, *tried) as restore:
             kinds = [
@@ -110,17 +118,13 @@ class RowChecks(keras.callbacks.Callback):
             ]
             models: list[str] = []
             logs: list[str] = []
-            method = own_method_of(self.model, training=True)
-            own = vars(self.model)
-            if call.step_specs is not None and self.model not in _known:
-                _known.add(self.model)
+            if is_new:
                 models = _coupling(self.model, call.step_specs)
                 # `hvdrun --verify` would compare the trial, too.
-                if method is not None and "_hvd_verified" not in own:
-                    is_right, logs = _step_trial.try_step(
+                if method and "_hvd_verified" not in vars(self.model):
+                    _steps[self.model], logs = _step_trial.try_step(
                         self.model, call, restore
                     )
-                    _steps[self.model] = is_right
         for metric in metrics:
             metric_average.average_over_ranks(metric)
         sums = [f"the loss {name!r}" for name, kind in kinds if kind == "sum"]

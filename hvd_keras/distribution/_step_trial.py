@@ -23,6 +23,7 @@ from hvd_keras._common import log
 from hvd_keras._keras import calls as keras_calls
 from hvd_keras._keras import models, random_streams
 from hvd_keras._keras.specs import made
+from hvd_keras._keras.steps import own_method_of
 from hvd_keras._values.agreement import Check, together
 from hvd_keras.data._counts import Counts
 from hvd_keras.distribution import _draws
@@ -30,10 +31,9 @@ from hvd_keras.exceptions import HvdError
 
 Array = np.ndarray[Any, Any]
 _NOT_TRIED = (
-    "The `train_step` of %s takes no batch of a few rows, so it was not tried "
-    "whether its gradients and logs are means over rows, as ranks take them: "
-    "`hvdrun --verify --distribute` compares its own first steps with one "
-    "process."
+    "%s takes no batch of a few rows, so it was not tried whether its "
+    "gradients and logs are means over rows. `hvdrun --verify --distribute` "
+    "compares its first steps with those of one process."
 )
 # The gradients of each update, by variable, and the logs.
 _Result = tuple[list[list[Array]], dict[str, float]]
@@ -113,7 +113,7 @@ def try_step(
 
 def _unknown(model: Any) -> tuple[None, list[str]]:
     if basics.rank() == 0:
-        log.info(_NOT_TRIED % type(model).__name__)
+        log.info(_NOT_TRIED % own_method_of(model, training=True))
     return None, []
 
 
