@@ -15,21 +15,29 @@ def init(
     epoch: int,
     pids: Sequence[int],
     segment: tuple[int, int, bytes] | None,
-    fusion_threshold_bytes: int,
-    cache_capacity: int,
-    cycle_time_ms: float,
-    stall_warning_seconds: float,
-    stall_timeout_seconds: float,
-    gpu_fusion_buffer_bytes: int,
-    gpu_direct_bytes: int,
-    gpu_done_in_stream_order: bool,
-    gpu_packing: str = ...,
-    gpu_tells_packing: bool = ...,
-    gpu_local_rank: int = ...,
-    gpu_may_share: bool = ...,
-    processes: Sequence[str] = ...,
-    tuner: TunerOptions | None = ...,
+    hosts: Any,
+    options: EngineOptions,
 ) -> None: ...
+
+class EngineOptions:
+    fusion_threshold_bytes: int
+    cache_capacity: int
+    cycle_time_ms: float
+    stall_warning_seconds: float
+    stall_timeout_seconds: float
+    gpu: GpuOptions
+    processes: Sequence[str]
+
+    def tune(self, tuner: TunerOptions) -> None: ...
+
+class GpuOptions:
+    fusion_buffer_bytes: int
+    direct_bytes: int
+    packing: str
+    tells_packing: bool
+    done_in_stream_order: bool
+    local_rank: int
+    may_share: bool
 
 class TunerOptions:
     begin: tuple[int, int]

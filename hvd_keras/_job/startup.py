@@ -313,9 +313,6 @@ def _init_core(
     where: Any = None,
     processes: Sequence[str] = (),
 ) -> None:
-    checks_stalls = not config.stall_check_disable
-    # The core itself prints these warnings, and how it packs tensors on GPUs.
-    warns = checks_stalls and config.log_level not in ("error", "fatal")
     native.set_local_topology(topology.local_rank, topology.local_size)
     native.init(
         rank=topology.rank,
@@ -324,21 +321,34 @@ def _init_core(
         pids=pids,
         segment=segment,
         hosts=where,
-        fusion_threshold_bytes=config.fusion_threshold_bytes,
-        cache_capacity=config.cache_capacity,
-        cycle_time_ms=config.cycle_time_ms,
-        stall_warning_seconds=warns * config.stall_warning_seconds,
-        stall_timeout_seconds=checks_stalls * config.stall_timeout_seconds,
-        gpu_fusion_buffer_bytes=config.gpu_fusion_buffer_bytes,
-        gpu_direct_bytes=config.gpu_direct_bytes,
-        gpu_packing=config.gpu_packing,
-        gpu_tells_packing=config.log_level in ("trace", "debug", "info"),
-        gpu_done_in_stream_order=config.gpu_async_completion is True,
-        gpu_local_rank=gpu.local_index(),
-        gpu_may_share=config.gpu_share,
-        processes=processes,
-        tuner=autotune.options(config, os.environ),
+        options=_engine_options(native, config, processes),
     )
+
+
+def _engine_options(
+    native: Any, config: Config, processes: Sequence[str]
+) -> Any:
+    checks_stalls = not config.stall_check_disable
+    # The core itself prints these warnings, and how it packs tensors on GPUs.
+    warns = checks_stalls and config.log_level not in ("error", "fatal")
+    options = native.EngineOptions()
+    options.fusion_threshold_bytes = config.fusion_threshold_bytes
+    options.cache_capacity = config.cache_capacity
+    options.cycle_time_ms = config.cycle_time_ms
+    options.stall_warning_seconds = warns * config.stall_warning_seconds
+    options.stall_timeout_seconds = checks_stalls * config.stall_timeout_seconds
+    options.processes = processes
+    options.gpu.fusion_buffer_bytes = config.gpu_fusion_buffer_bytes
+    options.gpu.direct_bytes = config.gpu_direct_bytes
+    options.gpu.packing = config.gpu_packing
+    options.gpu.tells_packing = config.log_level in ("trace", "debug", "info")
+    options.gpu.done_in_stream_order = config.gpu_async_completion is True
+    options.gpu.local_rank = gpu.local_index()
+    options.gpu.may_share = config.gpu_share
+    tuner = autotune.options(config, os.environ)
+    if tuner is not None:
+        options.tune(tuner)
+    return options
 
 
 def _prepare_gpus(topology: Topology, config: Config) -> None:

@@ -224,6 +224,10 @@ void Init(int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
       (size > 1) != segment.has_value()) {
     throw py::value_error("`rank`, `size` and `segment` do not match");
   }
+  if (!options.processes.empty() &&
+      options.processes.size() != static_cast<size_t>(size)) {
+    throw py::value_error("`processes` must have one for each rank");
+  }
   const Place place = PlaceOf(rank, size, hosts);
   if (pids.size() != static_cast<size_t>(place.shape().num_members())) {
     throw py::value_error("`pids` must have one for each member of the region");

@@ -27,6 +27,43 @@ using namespace pybind11::literals;
 
 namespace {
 
+void DefineOptions(py::module_* m) {
+  using hvd::EngineOptions;
+  using hvd::GpuOptions;
+  py::class_<GpuOptions>(*m, "GpuOptions")
+      .def_readwrite("fusion_buffer_bytes", &GpuOptions::fusion_buffer_bytes)
+      .def_readwrite("direct_bytes", &GpuOptions::direct_bytes)
+      .def_property(
+          "packing", nullptr,
+          [](GpuOptions& options, const std::string& name) {
+            options.packing = hvd::PackingOf(name);
+          },
+          "How small tensors go: batch, copies or none; else it is measured.")
+      .def_readwrite("tells_packing", &GpuOptions::tells_packing)
+      .def_readwrite("done_in_stream_order", &GpuOptions::done_in_stream_order)
+      .def_readwrite("local_rank", &GpuOptions::local_rank)
+      .def_readwrite("may_share", &GpuOptions::may_share);
+  py::class_<EngineOptions>(*m, "EngineOptions",
+                            "The settings of an engine: see options.h.")
+      .def(py::init<>())
+      .def_readwrite("fusion_threshold_bytes",
+                     &EngineOptions::fusion_threshold_bytes)
+      .def_readwrite("cache_capacity", &EngineOptions::cache_capacity)
+      .def_readwrite("cycle_time_ms", &EngineOptions::cycle_time_ms)
+      .def_readwrite("stall_warning_seconds",
+                     &EngineOptions::stall_warning_seconds)
+      .def_readwrite("stall_timeout_seconds",
+                     &EngineOptions::stall_timeout_seconds)
+      .def_readwrite("gpu", &EngineOptions::gpu)
+      .def_readwrite("processes", &EngineOptions::processes)
+      .def(
+          "tune",
+          [](EngineOptions& options, const hvd::TunerOptions& tuner) {
+            options.tuning = std::make_shared<hvd::TuningBoard>(tuner);
+          },
+          "tuner"_a, "Has the autotuner change settings while the job runs.");
+}
+
 void DefineJob(py::module_* m) {
   py::class_<hvd::Hosts>(*m, "Hosts",
                          "Where ranks are, if they are on several hosts.")
@@ -43,50 +80,9 @@ void DefineJob(py::module_* m) {
          "has_wire"_a = false,
          "Makes the shared memory of `size` ranks of this host, and of its "
          "wire if there are several hosts; returns (fd, token).");
-  m->def(
-      "init",
-      [](int rank, int size, uint64_t epoch, const std::vector<pid_t>& pids,
-         const std::optional<hvd::SegmentTuple>& segment,
-         const std::optional<hvd::Hosts>& hosts, int64_t fusion_threshold_bytes,
-         int32_t cache_capacity, double cycle_time_ms,
-         double stall_warning_seconds, double stall_timeout_seconds,
-         int64_t gpu_fusion_buffer_bytes, int64_t gpu_direct_bytes,
-         bool gpu_done_in_stream_order, const std::string& gpu_packing,
-         bool gpu_tells_packing, int gpu_local_rank, bool gpu_may_share,
-         const std::vector<std::string>& processes,
-         const std::optional<hvd::TunerOptions>& tuner) {
-        hvd::EngineOptions options;
-        if (tuner.has_value()) {
-          options.tuning = std::make_shared<hvd::TuningBoard>(*tuner);
-        }
-        options.fusion_threshold_bytes = fusion_threshold_bytes;
-        options.cache_capacity = cache_capacity;
-        options.cycle_time_ms = cycle_time_ms;
-        options.stall_warning_seconds = stall_warning_seconds;
-        options.stall_timeout_seconds = stall_timeout_seconds;
-        options.gpu.fusion_buffer_bytes = gpu_fusion_buffer_bytes;
-        options.gpu.direct_bytes = gpu_direct_bytes;
-        options.gpu.done_in_stream_order = gpu_done_in_stream_order;
-        options.gpu.packing = hvd::PackingOf(gpu_packing);
-        options.gpu.tells_packing = gpu_tells_packing;
-        options.gpu.local_rank = gpu_local_rank;
-        options.gpu.may_share = gpu_may_share;
-        options.processes = processes;
-        if (!processes.empty() &&
-            processes.size() != static_cast<size_t>(size)) {
-          throw py::value_error("`processes` must have one for each rank");
-        }
-        hvd::Init(rank, size, epoch, pids, segment, hosts, options);
-      },
-      py::kw_only(), "rank"_a, "size"_a, "epoch"_a, "pids"_a, "segment"_a,
-      "hosts"_a = py::none(), "fusion_threshold_bytes"_a, "cache_capacity"_a,
-      "cycle_time_ms"_a, "stall_warning_seconds"_a, "stall_timeout_seconds"_a,
-      "gpu_fusion_buffer_bytes"_a, "gpu_direct_bytes"_a,
-      "gpu_done_in_stream_order"_a, "gpu_packing"_a = "auto",
-      "gpu_tells_packing"_a = false, "gpu_local_rank"_a = 0,
-      "gpu_may_share"_a = false, "processes"_a = std::vector<std::string>(),
-      "tuner"_a = py::none(),
-      "Starts the engine of this process as one rank of `size`.");
+  m->def("init", &hvd::Init, py::kw_only(), "rank"_a, "size"_a, "epoch"_a,
+         "pids"_a, "segment"_a, "hosts"_a, "options"_a,
+         "Starts the engine of this process as one rank of `size`.");
   m->def("shutdown", &hvd::Shutdown, "reason"_a,
          "Leaves the job; pending collectives fail. Idempotent.");
   m->def("note_exit_reason", &hvd::NoteExitReason, "text"_a,
@@ -329,6 +325,7 @@ void DefineCollectives(py::module_* m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The collectives engine of hvd_keras, without any framework.";
   hvd::DefineTuning(&m);
+  DefineOptions(&m);
   DefineJob(&m);
   DefineTimeline(&m);
   DefineProcessSets(&m);
