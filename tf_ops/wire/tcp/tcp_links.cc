@@ -18,8 +18,7 @@
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/log.h"
 #include "tf_ops/common/thread_annotations.h"
-#include "tf_ops/common/types.h"
-#include "tf_ops/wire/majority.h"
+#include "tf_ops/wire/tcp/frames.h"
 
 namespace hvd {
 namespace {
@@ -29,55 +28,11 @@ constexpr std::chrono::milliseconds kLook{50};
 // For the last words of a leader that leaves.
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr size_t kReadBytes = 256 << 10;
-constexpr size_t kMaxTextBytes = 4096;
 
-// What travels: the length of the body, the kind, the body.
-enum class FrameKind : uint8_t {
-  kData = 1,
-  kHeartbeat = 2,
-  kLeft = 3,     // why the first rank of the sender's host left
-  kLost = 4,     // why a rank, of any host, is lost
-  kGoodbye = 5,  // the sender ends in peace
-  kAskTime = 6,  // a question of a ClockReader
-  kTime = 7,     // the answer
-};
-constexpr size_t kHeaderBytes = 5;
-
-bool IsLengthOf(FrameKind kind, uint32_t length) {
-  switch (kind) {
-    case FrameKind::kData:
-      return true;
-    case FrameKind::kLeft:
-    case FrameKind::kLost:
-      return length <= kMaxTextBytes;
-    case FrameKind::kHeartbeat:
-    case FrameKind::kGoodbye:
-      return length == 0;
-    case FrameKind::kAskTime:
-      return length == sizeof(ClockReader::Question);
-    case FrameKind::kTime:
-      return length == sizeof(ClockReader::Answer);
-  }
-  return false;  // unknown
-}
-
-void AppendFrame(FrameKind kind, const void* body, size_t num_bytes,
-                 std::vector<uint8_t>* bytes) {
-  const auto length = static_cast<uint32_t>(num_bytes);
-  const size_t begin = bytes->size();
-  bytes->resize(begin + kHeaderBytes + num_bytes);
-  std::memcpy(bytes->data() + begin, &length, sizeof(length));
-  (*bytes)[begin + sizeof(length)] = static_cast<uint8_t>(kind);
-  if (num_bytes > 0) {
-    std::memcpy(bytes->data() + begin + kHeaderBytes, body, num_bytes);
-  }
-}
-
-// One other leader.
+// The leader of another host.
 struct Peer {
+  size_t host = 0;
   Fd socket;
-  std::string leader;
-  std::string host;
 
   Mutex mu;
   std::vector<uint8_t> unsent GUARDED_BY(mu);  // frames
@@ -86,23 +41,26 @@ struct Peer {
 
   // Of the thread of the links:
   std::vector<uint8_t> received;  // not yet understood
-  Clock::time_point last_heard;
-  bool has_warned = false;  // that it is silent
-  bool has_ended = false;   // in peace
-  bool is_lost = false;     // and nothing more is to be read
+  bool has_ended = false;         // in peace
+  bool is_lost = false;           // and nothing more is to be read
 };
+
+std::vector<bool> AreOpen(const std::vector<Fd>& sockets) {
+  std::vector<bool> are_open;
+  for (const Fd& socket : sockets) are_open.push_back(socket.is_open());
+  return are_open;
+}
 
 class TcpLinks : public ControlLinks {
  public:
   TcpLinks(TcpLinksOptions options, Fd wake)
-      : options_(std::move(options)), wake_(std::move(wake)) {
-    const Clock::time_point now = Clock::now();
+      : options_(std::move(options)),
+        wake_(std::move(wake)),
+        silence_(options_, AreOpen(options_.sockets), Clock::now()) {
     for (size_t host = 0; host < options_.sockets.size(); ++host) {
       peers_.push_back(std::make_unique<Peer>());
+      peers_.back()->host = host;
       peers_.back()->socket = std::move(options_.sockets[host]);
-      peers_.back()->leader = options_.leaders[host];
-      peers_.back()->host = options_.hosts[host];
-      peers_.back()->last_heard = now;
     }
     queued_.resize(peers_.size());
     thread_ = std::thread([this] { Run(); });
@@ -246,14 +204,14 @@ class TcpLinks : public ControlLinks {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) {
-        Lose(peer, peer->leader + " is gone: its connection ended");
+        Lose(peer, Leader(*peer) + " is gone: its connection ended");
         return;
       }
       peer->received.insert(peer->received.end(), buffer_.begin(),
                             buffer_.begin() + count);
-      peer->last_heard = Clock::now();
-      if (!TakeFrames(peer)) {
-        Lose(peer, peer->leader + " sent what makes no sense");
+      silence_.Hear(peer->host, Clock::now());
+      if (!TakeAll(peer)) {
+        Lose(peer, Leader(*peer) + " sent what makes no sense");
         return;
       }
       if (static_cast<size_t>(count) < buffer_.size()) return;
@@ -261,41 +219,40 @@ class TcpLinks : public ControlLinks {
   }
 
   // False if the bytes make no sense.
-  bool TakeFrames(Peer* peer) {
-    size_t offset = 0;
+  bool TakeAll(Peer* peer) {
     bool has_data = false;
-    while (peer->received.size() - offset >= kHeaderBytes) {
-      const uint8_t* const header = peer->received.data() + offset;
-      uint32_t length = 0;
-      std::memcpy(&length, header, sizeof(length));
-      const auto kind = static_cast<FrameKind>(header[sizeof(length)]);
-      if (!IsLengthOf(kind, length)) return false;
-      const size_t here = peer->received.size() - offset - kHeaderBytes;
-      if (here < length) break;
-      const uint8_t* const body = header + kHeaderBytes;
-      if (kind == FrameKind::kData) {
+    const bool makes_sense =
+        TakeFrames(&peer->received,
+                   [&](FrameKind kind, const uint8_t* body, size_t num_bytes) {
+                     Take(peer, kind, body, num_bytes);
+                     has_data = has_data || kind == FrameKind::kData;
+                   });
+    if (makes_sense && has_data) options_.ring();
+    return makes_sense;
+  }
+
+  void Take(Peer* peer, FrameKind kind, const uint8_t* body, size_t num_bytes) {
+    switch (kind) {
+      case FrameKind::kData: {
         MutexLock lock(&peer->mu);
-        peer->inbox.insert(peer->inbox.end(), body, body + length);
+        peer->inbox.insert(peer->inbox.end(), body, body + num_bytes);
         peer->has_data.store(true);
-        has_data = true;
-      } else if (kind == FrameKind::kLeft) {
-        options_.others_left(std::string(body, body + length));
-      } else if (kind == FrameKind::kLost) {
-        HearLoss(peer, std::string(body, body + length));
-      } else if (kind == FrameKind::kGoodbye) {
-        peer->has_ended = true;
-      } else if (kind == FrameKind::kAskTime) {
-        TellTime(peer, body);
-      } else if (kind == FrameKind::kTime) {
-        HearTime(peer, body);
+        return;
       }
-      offset += kHeaderBytes + length;
+      case FrameKind::kHeartbeat:
+        return;
+      case FrameKind::kLeft:
+        return options_.others_left(std::string(body, body + num_bytes));
+      case FrameKind::kLost:
+        return HearLoss(peer, std::string(body, body + num_bytes));
+      case FrameKind::kGoodbye:
+        peer->has_ended = true;
+        return silence_.End(peer->host);
+      case FrameKind::kAskTime:
+        return TellTime(peer, body);
+      case FrameKind::kTime:
+        return HearTime(peer, body);
     }
-    peer->received.erase(
-        peer->received.begin(),
-        peer->received.begin() + static_cast<ptrdiff_t>(offset));
-    if (has_data) options_.ring();
-    return true;
   }
 
   // Begins to read host 0's clock, if that is due.
@@ -332,6 +289,7 @@ class TcpLinks : public ControlLinks {
 
   void Lose(Peer* peer, const std::string& why) {
     peer->is_lost = true;
+    silence_.Lose(peer->host);
     if (!peer->has_ended) HearLoss(peer, why);
   }
 
@@ -363,68 +321,19 @@ class TcpLinks : public ControlLinks {
     for (const auto& peer : peers_) {
       if (!peer->socket.is_open() || peer->is_lost) continue;
       if (must_speak) SendFrame(peer.get(), FrameKind::kHeartbeat, nullptr, 0);
-      if (options_.timeout.count() > 0 && !peer->has_ended &&
-          now - peer->last_heard > Patience()) {
-        LoseSilent(peer.get(), now);
+      const auto finding = silence_.Look(peer->host, now);
+      if (!finding.has_value()) continue;
+      if (finding->is_minority) options_.is_minority();
+      if (finding->is_lost) {
+        Lose(peer.get(), finding->text);
       } else {
-        WarnIfSilent(peer.get(), now);
+        options_.warn(finding->text);
       }
     }
   }
 
-  // The links of the job, which hear the same hosts, tell first: only they know
-  // how many ranks each side holds.
-  std::chrono::milliseconds Patience() const {
-    return options_.job_ranks.empty() ? options_.timeout * 3 / 2
-                                      : options_.timeout;
-  }
-
-  void WarnIfSilent(Peer* peer, Clock::time_point now) {
-    const auto silence = now - peer->last_heard;
-    if (options_.warning.count() <= 0 || silence < options_.warning) {
-      peer->has_warned = false;
-    } else if (!std::exchange(peer->has_warned, true)) {
-      options_.warn(peer->host + " is silent: no heartbeat for " +
-                    SecondsToString(silence) + ", since " + TimeOfDay(silence) +
-                    "; " + peer->leader + " speaks for it");
-    }
-  }
-
-  void LoseSilent(Peer* peer, Clock::time_point now) {
-    std::string why = peer->host + " is silent: no heartbeat for " +
-                      SecondsToString(options_.timeout) +
-                      " (HVD_HEARTBEAT_TIMEOUT). Is the host up, and the "
-                      "network?";
-    if (!options_.job_ranks.empty()) {
-      const std::vector<int> lost = RanksSilentAt(now);
-      size_t size = 0;
-      for (const std::vector<int>& ranks : options_.job_ranks) {
-        size += ranks.size();
-      }
-      why += " This side holds " + std::to_string(size - lost.size()) + " of " +
-             std::to_string(size) + " ranks";
-      if (!MayGoOn(lost, static_cast<int>(size))) {
-        why += ", so it ends and writes nothing";
-        options_.is_minority();
-      }
-    }
-    Lose(peer, why);
-  }
-
-  // Hosts that miss heartbeats now will be lost too. Without host 0 this one
-  // reaches nobody.
-  std::vector<int> RanksSilentAt(Clock::time_point now) const {
-    std::vector<int> lost;
-    for (size_t host = 0; host < peers_.size(); ++host) {
-      if (static_cast<int>(host) == options_.host) continue;
-      const Peer& peer = *peers_[host];
-      if (options_.host != 0 || peer.is_lost ||
-          now - peer.last_heard > options_.timeout / 2) {
-        const std::vector<int>& ranks = options_.job_ranks[host];
-        lost.insert(lost.end(), ranks.begin(), ranks.end());
-      }
-    }
-    return lost;
+  const std::string& Leader(const Peer& peer) const {
+    return options_.leaders[peer.host];
   }
 
   // After our thread has ended.
@@ -455,6 +364,7 @@ class TcpLinks : public ControlLinks {
   bool has_told_left_ = false;  // likewise
   Clock::time_point next_look_{};
   Clock::time_point next_heartbeat_{};
+  Silence silence_;     // of our thread
   ClockReader clock_;   // of host 0
   std::thread thread_;  // last: it uses all of the above
 };

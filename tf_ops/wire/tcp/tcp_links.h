@@ -11,26 +11,16 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/wire/control_links.h"
 #include "tf_ops/wire/tcp/clock_reader.h"
+#include "tf_ops/wire/tcp/silence.h"
 
 namespace hvd {
 
-struct TcpLinksOptions {
-  int host = 0;  // this one
+struct TcpLinksOptions : SilenceOptions {
   // By host; the other ends have proved themselves. Host 0 has one for each
   // other host, the others have one for host 0; the rest are closed.
   std::vector<Fd> sockets;
-  // By host, for messages.
-  std::vector<std::string> leaders;  // "rank 2 (host b, pid 7)"
-  std::vector<std::string> hosts;    // "host b (ranks 2, 3)"
-  // The ranks of the job, by host; empty if these are links of a process set.
-  std::vector<std::vector<int>> job_ranks;
-  // A word at least this often shows that a host is there; one that is silent
-  // for the timeout is lost; for half as long again if these are links of a
-  // process set. 0: never.
+  // A word at least this often shows that a host is there; 0: never.
   std::chrono::milliseconds heartbeat{2000};
-  std::chrono::milliseconds timeout{10000};
-  // After so long `warn` says that a host is silent; 0: never.
-  std::chrono::milliseconds warning{0};
   std::function<void(const std::string& text)> warn;
 
   // Called on a thread of the links, and `why_left` by the destructor too.
