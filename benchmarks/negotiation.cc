@@ -77,7 +77,7 @@ class Benchmark {
   void Begin() {
     for (int i = 0; i < kNumRequests; ++i) {
       for (const Response& response : RunRound(NewRequest(i))) {
-        for (const ResponseItem& item : response.items) {
+        for (const ResponseItem& item : std::get<Execution>(response).items) {
           AppendId(item.new_id, &ready_.ids);
         }
       }
@@ -91,7 +91,7 @@ class Benchmark {
   void RunRound() {
     size_t num_run = 0;
     for (const Response& response : RunRound(ready_)) {
-      num_run += response.items.size();
+      num_run += std::get<Execution>(response).items.size();
     }
     OrDie(num_run == kNumRequests, "all requests run");
   }

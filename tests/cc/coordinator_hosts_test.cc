@@ -36,9 +36,7 @@ RankMessage Ready(uint32_t id) { return Ids(Type::kReady, id); }
 // Lets all know `name` and returns its id.
 uint32_t Learn(Coordinator* c, const std::string& name) {
   for (int host : {0, 1}) REQUIRE_OK(c->OnMessage(host, ACall(name), kStart));
-  const std::vector<Response> responses = c->TakeResponses();
-  REQUIRE(responses[0].type == Response::Type::kExecute);
-  return responses[0].items[0].new_id;
+  return First<Execution>(c).items[0].new_id;
 }
 
 TEST_CASE("two messages are a round of two hosts") {
@@ -50,7 +48,7 @@ TEST_CASE("two messages are a round of two hosts") {
   CHECK(c.TakeResponses().empty());
   ready.last_rank = 2;
   REQUIRE_OK(c.OnMessage(1, ready, After(1)));
-  const ResponseItem item = c.TakeResponses()[0].items[0];
+  const ResponseItem item = First<Execution>(&c).items[0];
   CHECK(item.cached_id == id);
   CHECK(item.last_rank == 2);
   CHECK(item.late_by == std::chrono::seconds(1));
@@ -79,17 +77,15 @@ TEST_CASE("whole hosts, some ranks and requests in full make one call") {
       REQUIRE_OK(c.OnMessage(host, message, kStart));
       all_by_id = all_by_id && message.type == Type::kReady;
     }
-    std::vector<Response> responses = c.TakeResponses();
-    REQUIRE(responses[0].type == Response::Type::kExecute);
+    const ResponseItem item = First<Execution>(&c).items[0];
     CHECK(!c.has_pending());
-    const ResponseItem item = responses[0].items[0];
     CHECK(item.cached_id == (all_by_id ? id : 0));
     CHECK(item.new_id == (all_by_id ? 0 : 2));
     // What is known now serves the next round.
     for (int host : {0, 1}) {
       REQUIRE_OK(c.OnMessage(host, Ready(all_by_id ? 1 : 2), kStart));
     }
-    CHECK(c.TakeResponses()[0].items[0].cached_id == (all_by_id ? 1 : 2));
+    CHECK(First<Execution>(&c).items[0].cached_id == (all_by_id ? 1 : 2));
   }
 }
 
@@ -99,7 +95,7 @@ TEST_CASE("a mismatch of hosts names ranks") {
   REQUIRE_OK(c.OnMessage(0, Ready(id), kStart));
   REQUIRE_OK(c.OnMessage(1, By({1, 4}, ACall("a", {3})), kStart));
   REQUIRE_OK(c.OnMessage(1, By({2}, Ready(id)), kStart));
-  CHECK(c.TakeResponses()[0].error.message() ==
+  CHECK(First<Failure>(&c).error.message() ==
         "ranks disagree on the shape: [2] on ranks 0, 2 and 3; [3] on ranks 1 "
         "and 4");
 }
@@ -112,21 +108,21 @@ TEST_CASE("a stall of a host names its ranks") {
       c.CheckStalls(After(10))[0] ==
       Advised(
           "'a': ranks 1, 2 and 4 wait, ranks 0 and 3 have not come for 10 s"));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
+  First<Query>(&c);
   c.CheckStalls(After(60));
-  Response error = c.TakeResponses()[0];
-  CHECK(error.error.code() == StatusCode::kStalled);
-  CHECK(error.ranks == std::vector<int32_t>{1, 2, 4});
+  const Failure failure = First<Failure>(&c);
+  CHECK(failure.error.code() == StatusCode::kStalled);
+  CHECK(failure.ranks == std::vector<int32_t>{1, 2, 4});
   // Host 0 comes late, while rank 1 calls again.
   REQUIRE_OK(c.OnMessage(1, By({1}, ACall("a")), After(61)));
   REQUIRE_OK(c.OnMessage(0, Ready(id), After(61)));
   const std::vector<Response> late = c.TakeResponses();
   REQUIRE(late.size() == 2);
-  CHECK(late[0].ranks == std::vector<int32_t>{0});
-  CHECK(late[1].ranks == std::vector<int32_t>{3});
+  CHECK(std::get<Failure>(late[0]).ranks == std::vector<int32_t>{0});
+  CHECK(std::get<Failure>(late[1]).ranks == std::vector<int32_t>{3});
   REQUIRE_OK(c.OnMessage(1, By({2, 4}, Ready(id)), After(61)));
   REQUIRE_OK(c.OnMessage(0, Ready(id), After(61)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
 }
 
 TEST_CASE("an id is forgotten once all hosts have") {
@@ -138,7 +134,7 @@ TEST_CASE("an id is forgotten once all hosts have") {
   REQUIRE_OK(c.OnMessage(0, Ready(id), kStart));  // may still come
   REQUIRE_OK(c.OnMessage(0, Ids(Type::kForgotten, id), kStart));
   REQUIRE_OK(c.OnMessage(1, Ready(id), kStart));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   REQUIRE_OK(c.OnMessage(1, Ids(Type::kForgotten, id), kStart));
   CHECK(!c.OnMessage(1, Ready(id), kStart).ok());
 }

@@ -21,12 +21,12 @@ VOICES_TEST_CASE("a stall warns once, asks, then fails the call") {
       warnings[0] ==
       Advised("'a': ranks 0 and 2 wait, ranks 1 and 3 have not come for 10 s"));
   CHECK(c.CheckStalls(After(19)).empty());  // once
-  CHECK(c.TakeResponses()[0].type == Response::Type::kQuery);
+  First<Query>(&c);
   CHECK(c.TakeResponses().empty());
   CHECK(c.CheckStalls(After(60.1)).empty());
-  const Response response = c.TakeResponses()[0];
-  CHECK(response.error.code() == StatusCode::kStalled);
-  CHECK(Contains(response.error.message(), "ranks 1 and 3 have not come"));
+  const Status error = First<Failure>(&c).error;
+  CHECK(error.code() == StatusCode::kStalled);
+  CHECK(Contains(error.message(), "ranks 1 and 3 have not come"));
   CHECK(!c.has_pending());
 }
 
@@ -43,8 +43,8 @@ VOICES_TEST_CASE("ranks that wait for different names are told") {
   CHECK(c.CheckStalls(After(61)).empty());
   std::vector<std::string> errors;
   for (const Response& response : c.TakeResponses()) {
-    if (response.type == Response::Type::kQuery) continue;
-    errors.push_back(response.error.message());
+    if (std::holds_alternative<Query>(response)) continue;
+    errors.push_back(std::get<Failure>(response).error.message());
   }
   REQUIRE(errors.size() == 2);
   CHECK(Contains(errors[0], "within 60 s; rank 8 waits for 'b' instead"));
@@ -82,9 +82,10 @@ VOICES_TEST_CASE("a stalled gradient asks for equally many steps") {
   c.CheckStalls(After(60.1));
   c.CheckStalls(After(71.1));
   for (const Response& response : c.TakeResponses()) {
-    if (response.type == Response::Type::kQuery) continue;
-    CHECK(Contains(response.error.message(), "instead. Do all ranks run"));
-    CHECK(!Contains(response.error.message(), "pass `name`"));
+    if (std::holds_alternative<Query>(response)) continue;
+    const std::string text = std::get<Failure>(response).error.message();
+    CHECK(Contains(text, "instead. Do all ranks run"));
+    CHECK(!Contains(text, "pass `name`"));
   }
 }
 
@@ -94,9 +95,10 @@ std::vector<std::string> CallTogether(Negotiation* c, const std::string& name,
   for (int rank : {0, 1}) REQUIRE_OK(c->OnMessage(rank, ACall(name), now));
   std::vector<std::string> errors;
   for (const Response& response : c->TakeResponses()) {
-    if (response.type != Response::Type::kError) continue;
-    errors.push_back(RanksToString(response.ranks) + ": " +
-                     response.error.message());
+    const auto* failure = std::get_if<Failure>(&response);
+    if (failure == nullptr) continue;
+    errors.push_back(RanksToString(failure->ranks) + ": " +
+                     failure->error.message());
   }
   return errors;
 }
@@ -104,8 +106,8 @@ std::vector<std::string> CallTogether(Negotiation* c, const std::string& name,
 void SkipOnRank1(Negotiation* c, const std::string& name, double seconds) {
   REQUIRE_OK(c->OnMessage(0, ACall(name), After(seconds)));
   c->CheckStalls(After(seconds + 61));
-  const std::vector<Response> responses = c->TakeResponses();
-  REQUIRE(responses.back().error.code() == StatusCode::kStalled);
+  const Response last = c->TakeResponses().back();
+  REQUIRE(std::get<Failure>(last).error.code() == StatusCode::kStalled);
 }
 
 VOICES_TEST_CASE("a skipped call is over when all have met in another one") {
@@ -122,7 +124,7 @@ VOICES_TEST_CASE("the rank that has skipped may come for that one early") {
   REQUIRE_OK(c.OnMessage(1, ACall("other"), After(30)));
   SkipOnRank1(&c, "a", 0);
   REQUIRE_OK(c.OnMessage(0, ACall("other"), After(62)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   CHECK(CallTogether(&c, "a", After(63)).empty());
 }
 
@@ -131,9 +133,9 @@ VOICES_TEST_CASE("a call that began before one was skipped proves nothing") {
   REQUIRE_OK(c.OnMessage(0, ACall("long"), After(30)));
   SkipOnRank1(&c, "a", 0);
   REQUIRE_OK(c.OnMessage(1, ACall("long"), After(62)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(63)));  // late, or the next one
-  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
+  CHECK(Contains(First<Failure>(&c).error.message(), "has not come"));
 }
 
 VOICES_TEST_CASE("a skipped call costs one more at most") {
@@ -144,7 +146,8 @@ VOICES_TEST_CASE("a skipped call costs one more at most") {
   REQUIRE(errors.size() == 1);
   CHECK(Contains(errors[0], "rank 1: rank 0 waits, rank 1 has not come"));
   c.CheckStalls(After(123));
-  REQUIRE(c.TakeResponses().back().error.code() == StatusCode::kStalled);
+  const Response last = c.TakeResponses().back();
+  REQUIRE(std::get<Failure>(last).error.code() == StatusCode::kStalled);
   for (double seconds : {124.0, 125.0}) {
     CHECK(CallTogether(&c, "a", After(seconds)).empty());
   }
@@ -154,11 +157,11 @@ VOICES_TEST_CASE("a late rank is told, and the next call runs") {
   Negotiation c(voices, 2);
   SkipOnRank1(&c, "a", 0);
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(62)));
-  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
+  CHECK(Contains(First<Failure>(&c).error.message(), "has not come"));
   CHECK(CallTogether(&c, "a", After(63)).empty());
   SkipOnRank1(&c, "a", 64);
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(126)));
-  CHECK(Contains(c.TakeResponses()[0].error.message(), "has not come"));
+  CHECK(Contains(First<Failure>(&c).error.message(), "has not come"));
 }
 
 RankMessage ARefusal(const std::string& name) {
@@ -167,8 +170,8 @@ RankMessage ARefusal(const std::string& name) {
   return message;
 }
 
-std::vector<int> RanksOf(const Response& response) {
-  return {response.ranks.begin(), response.ranks.end()};
+std::vector<int> RanksOf(const Failure& failure) {
+  return {failure.ranks.begin(), failure.ranks.end()};
 }
 
 VOICES_TEST_CASE("a rank that cannot take part fails the call at once") {
@@ -177,36 +180,35 @@ VOICES_TEST_CASE("a rank that cannot take part fails the call at once") {
   REQUIRE_OK(c.OnMessage(2, ARefusal("a"), After(1)));
   const std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 1);
-  CHECK(responses[0].error.message() == "rank 2 cannot take part: bad op");
-  CHECK(RanksOf(responses[0]) == std::vector<int>{0, 2});
+  const auto& failure = std::get<Failure>(responses[0]);
+  CHECK(failure.error.message() == "rank 2 cannot take part: bad op");
+  CHECK(RanksOf(failure) == std::vector<int>{0, 2});
   CHECK(!c.has_pending());
   // The others are told when they come, whatever they bring.
   REQUIRE_OK(c.OnMessage(3, ACall("a", {7}), After(2)));
-  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{3});
+  CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{3});
   REQUIRE_OK(c.OnMessage(1, ARefusal("a"), After(3)));
-  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+  CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{1});
   // The name serves again.
   for (int rank = 0; rank < 4; ++rank) {
     REQUIRE_OK(c.OnMessage(rank, ACall("a"), After(4)));
   }
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
 }
 
 VOICES_TEST_CASE("each refused call is told to a rank that comes later") {
   Negotiation c(voices, 2);
   for (int call = 0; call < 3; ++call) {
     REQUIRE_OK(c.OnMessage(0, ARefusal("a"), After(call)));
-    CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{0});
+    CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{0});
   }
   REQUIRE_OK(c.OnMessage(0, ACall("a"), After(3)));
   for (int call = 0; call < 3; ++call) {
     REQUIRE_OK(c.OnMessage(1, ACall("a"), After(4 + call)));
-    const Response response = c.TakeResponses()[0];
-    CHECK(response.type == Response::Type::kError);
-    CHECK(RanksOf(response) == std::vector<int>{1});
+    CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{1});
   }
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(8)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
 }
 
 VOICES_TEST_CASE("a refused call is not taken for one that a rank skipped") {
@@ -215,16 +217,16 @@ VOICES_TEST_CASE("a refused call is not taken for one that a rank skipped") {
   CHECK(c.CheckStalls(After(60.1)).empty());
   c.TakeResponses();
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(61)));  // it was only late
-  CHECK(RanksOf(c.TakeResponses().back()) == std::vector<int>{1});
+  const Response late = c.TakeResponses().back();
+  CHECK(RanksOf(std::get<Failure>(late)) == std::vector<int>{1});
   REQUIRE_OK(c.OnMessage(0, ARefusal("a"), After(62)));
   c.TakeResponses();
   REQUIRE_OK(c.OnMessage(0, ACall("a"), After(63)));
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(64)));  // its second, not third
-  const Response response = c.TakeResponses()[0];
-  CHECK(response.type == Response::Type::kError);
-  CHECK(Contains(response.error.message(), "rank 0 cannot take part"));
+  CHECK(
+      Contains(First<Failure>(&c).error.message(), "rank 0 cannot take part"));
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(65)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
 }
 
 // Ranks 0 and 1 make both calls, rank 1 all at once.
@@ -238,10 +240,10 @@ VOICES_TEST_CASE("a refused call is told after a call made before it has met") {
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(1)));
   const std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 2);
-  CHECK(RanksOf(responses[0]) == std::vector<int>{1});
-  CHECK(responses[1].type == Response::Type::kExecute);
+  CHECK(RanksOf(std::get<Failure>(responses[0])) == std::vector<int>{1});
+  CHECK(std::holds_alternative<Execution>(responses[1]));
   REQUIRE_OK(c.OnMessage(0, ACall("a"), After(2)));
-  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{0});
+  CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{0});
 }
 
 VOICES_TEST_CASE("a rank that joins later does not end a refused call") {
@@ -253,16 +255,16 @@ VOICES_TEST_CASE("a rank that joins later does not end a refused call") {
   RankMessage join;
   join.type = RankMessage::Type::kJoin;
   REQUIRE_OK(c.OnMessage(2, join, After(2)));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   REQUIRE_OK(c.OnMessage(1, ACall("a"), After(3)));
-  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+  CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{1});
 }
 
 VOICES_TEST_CASE("ranks that wait for a program that was not built are told") {
   Negotiation c(voices, 4);
   REQUIRE_OK(c.OnMessage(0, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(1, ARefusal(kWholeProgram), After(1)));
-  CHECK(RanksOf(c.TakeResponses()[0]) == std::vector<int>{1});
+  CHECK(RanksOf(First<Failure>(&c)) == std::vector<int>{1});
   REQUIRE_OK(c.OnMessage(2, ACall("b"), After(1.1)));
   CHECK(c.CheckStalls(After(1.2)).empty());
   CHECK(c.TakeResponses().empty());
@@ -270,7 +272,7 @@ VOICES_TEST_CASE("ranks that wait for a program that was not built are told") {
   const std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 2);
   for (const Response& response : responses) {
-    CHECK(response.error.message() ==
+    CHECK(std::get<Failure>(response).error.message() ==
           "rank 1 could not build its program: bad op");
   }
   // Once.
@@ -296,7 +298,7 @@ VOICES_TEST_CASE("a later meeting ends what a failed program has left") {
   for (int rank = 0; rank < 2; ++rank) {
     REQUIRE_OK(c.OnMessage(rank, ACall("a"), After(1)));
   }
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   REQUIRE_OK(c.OnMessage(1, ACall("b"), After(2)));
   CHECK(c.CheckStalls(After(5)).empty());
   CHECK(c.TakeResponses().empty());

@@ -36,13 +36,14 @@ VOICES_TEST_CASE("a request runs when all ranks have come") {
   REQUIRE_OK(c.OnMessage(1, ACall("b"), kStart));
   std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 1);
-  REQUIRE(responses[0].items.size() == 1);
-  CHECK(responses[0].items[0].name == "b");
-  CHECK(responses[0].items[0].new_id == 1);
+  const auto& items = std::get<Execution>(responses[0]).items;
+  REQUIRE(items.size() == 1);
+  CHECK(items[0].name == "b");
+  CHECK(items[0].new_id == 1);
   CHECK(c.has_pending());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
   REQUIRE_OK(c.OnMessage(2, ACall("a"), kStart));
-  CHECK(c.TakeResponses()[0].items[0].name == "a");
+  CHECK(First<Execution>(&c).items[0].name == "a");
   CHECK(!c.has_pending());
 }
 
@@ -60,9 +61,9 @@ void TestMismatch(const std::function<void(RequestParams*)>& change,
     REQUIRE_OK(c.OnMessage(1, message, kStart));
     const std::vector<Response> responses = c.TakeResponses();
     REQUIRE(responses.size() == 1);
-    CHECK(responses[0].type == Response::Type::kError);
-    CHECK(responses[0].items[0].name == "layer/kernel");
-    const Status& error = responses[0].error;
+    const auto& failure = std::get<Failure>(responses[0]);
+    CHECK(failure.name == "layer/kernel");
+    const Status& error = failure.error;
     CHECK(error.code() == StatusCode::kMismatch);
     CHECK(Contains(error.message(), first + " on ranks 0 and 2"));
     CHECK(Contains(error.message(), second + " on rank 1"));
@@ -71,7 +72,7 @@ void TestMismatch(const std::function<void(RequestParams*)>& change,
     for (int rank = 0; rank < 3; ++rank) {
       REQUIRE_OK(c.OnMessage(rank, ACall("layer/kernel"), kStart));
     }
-    CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+    First<Execution>(&c);
   }
 }
 
@@ -104,9 +105,9 @@ void TestInvalid(const std::function<void(RequestParams*)>& change,
     RankMessage message = ACall("a");
     change(&message.params);
     for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
-    const Response response = c.TakeResponses()[0];
-    CHECK(response.error.code() == StatusCode::kInvalidArgument);
-    CHECK(Contains(response.error.message(), text));
+    const Status error = First<Failure>(&c).error;
+    CHECK(error.code() == StatusCode::kInvalidArgument);
+    CHECK(Contains(error.message(), text));
   }
 }
 
@@ -178,10 +179,11 @@ void TestEqualRows(CollectiveKind kind) {
       const std::vector<Response> responses = c.TakeResponses();
       REQUIRE(responses.size() == 1);
       const bool agree = rows == 2;
-      CHECK((responses[0].type == Response::Type::kExecute) == agree);
+      CHECK(std::holds_alternative<Execution>(responses[0]) == agree);
       if (agree) continue;
-      CHECK(responses[0].error.code() == StatusCode::kMismatch);
-      CHECK(Contains(responses[0].error.message(),
+      const Status& error = std::get<Failure>(responses[0]).error;
+      CHECK(error.code() == StatusCode::kMismatch);
+      CHECK(Contains(error.message(),
                      "the shape: [2, 5] on rank 0; [3, 5] on rank 1"));
     }
   }
@@ -201,8 +203,8 @@ VOICES_TEST_CASE("messages name global ranks") {
   message.params.op = ReduceOp::kMax;
   REQUIRE_OK(c.OnMessage(1, message, kStart));
   for (const Response& response : c.TakeResponses()) {
-    if (response.type == Response::Type::kQuery) continue;
-    CHECK(response.error.message() ==
+    if (std::holds_alternative<Query>(response)) continue;
+    CHECK(std::get<Failure>(response).error.message() ==
           "ranks disagree on the reduce op: Sum on ranks 3 and 8; Max on rank "
           "5");
   }
@@ -211,10 +213,10 @@ VOICES_TEST_CASE("messages name global ranks") {
   message.params.kind = CollectiveKind::kBroadcast;
   message.params.root_rank = 8;
   for (int rank : {0, 1, 2}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
   message.params.root_rank = 1;
   for (int rank : {0, 1, 2}) REQUIRE_OK(c.OnMessage(rank, message, kStart));
-  CHECK(c.TakeResponses()[0].error.message() ==
+  CHECK(First<Failure>(&c).error.message() ==
         "`root_rank` must be one of ranks 3, 5, 8 (process set 1). Received: "
         "root_rank=1");
 }
@@ -235,10 +237,10 @@ void TestBadAlltoall(const RankMessage& message, const std::string& text) {
       REQUIRE_OK(c.OnMessage(rank, AnAlltoall(6, {}), kStart));
     }
     REQUIRE_OK(c.OnMessage(1, message, kStart));
-    const Response response = c.TakeResponses()[0];
-    CHECK(!response.error.ok());
-    CHECK(response.ranks.empty());
-    CHECK(Contains(response.error.message(), text));
+    const Failure failure = First<Failure>(&c);
+    CHECK(!failure.error.ok());
+    CHECK(failure.ranks.empty());
+    CHECK(Contains(failure.error.message(), text));
   }
 }
 
@@ -248,7 +250,7 @@ VOICES_TEST_CASE("alltoall checks the splits of each rank") {
     REQUIRE_OK(c.OnMessage(0, AnAlltoall(6, {}), kStart));
     REQUIRE_OK(c.OnMessage(1, AnAlltoall(5, {0, 4, 1}), kStart));
     REQUIRE_OK(c.OnMessage(2, AnAlltoall(0, {0, 0, 0}), kStart));
-    const ResponseItem item = c.TakeResponses()[0].items[0];
+    const ResponseItem item = First<Execution>(&c).items[0];
     CHECK(item.rows ==
           std::vector<std::vector<int64_t>>{{2, 2, 2}, {0, 4, 1}, {0, 0, 0}});
   }
@@ -276,7 +278,7 @@ VOICES_TEST_CASE("a barrier waits for all ranks") {
   REQUIRE_OK(c.OnMessage(0, message, kStart));
   CHECK(c.TakeResponses().empty());
   REQUIRE_OK(c.OnMessage(1, message, kStart));
-  CHECK(c.TakeResponses()[0].items[0].name == "b");
+  CHECK(First<Execution>(&c).items[0].name == "b");
 }
 
 VOICES_TEST_CASE("allgather takes any first dimension") {
@@ -286,33 +288,32 @@ VOICES_TEST_CASE("allgather takes any first dimension") {
   REQUIRE_OK(c.OnMessage(0, message, kStart));
   message.params.tensors[0].shape = {5, 3};
   REQUIRE_OK(c.OnMessage(1, message, kStart));
-  const ResponseItem item = c.TakeResponses()[0].items[0];
+  const ResponseItem item = First<Execution>(&c).items[0];
   CHECK(item.rows == std::vector<std::vector<int64_t>>{{2, 5}});
 }
 
 VOICES_TEST_CASE("known requests go by id until all have forgotten it") {
   Negotiation c(voices, 2);
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
-  CHECK(c.TakeResponses()[0].items[0].new_id == 1);
+  CHECK(First<Execution>(&c).items[0].new_id == 1);
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({1}), kStart));
-  CHECK(c.TakeResponses()[0].items[0].cached_id == 1);
+  CHECK(First<Execution>(&c).items[0].cached_id == 1);
   // One rank sends the id, the other another shape: still a mismatch.
   REQUIRE_OK(c.OnMessage(0, Ready({1}), kStart));
   REQUIRE_OK(c.OnMessage(1, ACall("a", {9}), kStart));
-  CHECK(c.TakeResponses()[0].error.code() == StatusCode::kMismatch);
+  CHECK(First<Failure>(&c).error.code() == StatusCode::kMismatch);
   // Both send another shape: it gets a new id, and the old one is forgotten.
   for (int rank : {0, 1}) {
     REQUIRE_OK(c.OnMessage(rank, ACall("a", {9}), kStart));
   }
   std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 2);
-  CHECK(responses[0].items[0].new_id == 2);
-  CHECK(responses[1].type == Response::Type::kEvict);
-  CHECK(responses[1].ids[0].first == 1);
+  CHECK(std::get<Execution>(responses[0]).items[0].new_id == 2);
+  CHECK(std::get<Eviction>(responses[1]).ids[0].first == 1);
   // Rank 1 may still use the old id until it has seen that.
   REQUIRE_OK(c.OnMessage(1, Ready({1}), kStart));
   REQUIRE_OK(c.OnMessage(0, ACall("a", {2}), kStart));
-  CHECK(c.TakeResponses()[0].items[0].new_id == 3);
+  CHECK(First<Execution>(&c).items[0].new_id == 3);
   for (int rank : {0, 1}) {
     REQUIRE_OK(
         c.OnMessage(rank, Ids(RankMessage::Type::kForgotten, {1}), kStart));
@@ -326,7 +327,7 @@ TEST_CASE("no more ids come than are known") {
        {RankMessage::Type::kReady, RankMessage::Type::kForgotten}) {
     Coordinator c(2, CoordinatorOptions());
     for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall("a"), kStart));
-    REQUIRE(c.TakeResponses()[0].items[0].new_id == 1);
+    REQUIRE(First<Execution>(&c).items[0].new_id == 1);
     RankMessage message;
     message.type = type;
     message.ids = {{1, 20000000}};
@@ -354,17 +355,18 @@ VOICES_TEST_CASE("gradients of different steps fail on all ranks") {
     for (int rank : {0, 1, 2}) {
       REQUIRE_OK(c.OnMessage(rank, In(InStep(6 + id), message), kStart));
     }
-    REQUIRE(c.TakeResponses()[0].type == Response::Type::kExecute);
+    First<Execution>(&c);
     REQUIRE_OK(c.OnMessage(0, In(InStep(7 + id), Ready({1})), kStart));
     REQUIRE_OK(c.OnMessage(1, In(InStep(8 + id), Ready({1})), kStart));
     REQUIRE_OK(c.OnMessage(2, In(InStep(7 + id), Ready({1})), kStart));
     const std::vector<Response> responses = c.TakeResponses();
     REQUIRE(responses.size() == 1);
-    CHECK(responses[0].error.code() == StatusCode::kMismatch);
+    const Status& error = std::get<Failure>(responses[0]).error;
+    CHECK(error.code() == StatusCode::kMismatch);
     const std::string first = std::to_string(7 + id);
-    CHECK(Contains(responses[0].error.message(),
-                   "step " + first + " on ranks 0 and 2; step " +
-                       std::to_string(8 + id) + " on rank 1"));
+    CHECK(Contains(error.message(), "step " + first +
+                                        " on ranks 0 and 2; step " +
+                                        std::to_string(8 + id) + " on rank 1"));
   }
 }
 
@@ -376,7 +378,7 @@ VOICES_TEST_CASE("steps are compared where they are known, for gradients") {
       const TrainingStep step = rank == 1 ? of_rank_1 : 7;
       REQUIRE_OK(c.OnMessage(rank, In(step, ACall(name)), kStart));
     }
-    CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+    First<Execution>(&c);
   };
   runs("adam/bucket_0", 7);
   runs("adam/bucket_0", 0);
@@ -387,7 +389,7 @@ VOICES_TEST_CASE("steps are compared where they are known, for gradients") {
   for (int rank : {0, 2}) {
     REQUIRE_OK(c.OnMessage(rank, In(9, ACall("adam/bucket_0")), kStart));
   }
-  CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+  First<Execution>(&c);
 }
 
 // Rank 1 has skipped an update, and its next call is another one.
@@ -410,10 +412,11 @@ VOICES_TEST_CASE("a skipped update fails all that waits for it") {
       const std::vector<Response> responses = c.TakeResponses();
       REQUIRE(responses.size() == 2);
       for (const Response& response : responses) {
-        const bool is_bucket = response.items[0].name == "adam/bucket_0";
-        CHECK(response.ranks == (is_bucket ? Ranks{0, 2} : Ranks{1}));
-        CHECK(response.error.code() == StatusCode::kMismatch);
-        CHECK(Contains(response.error.message(),
+        const auto& failure = std::get<Failure>(response);
+        const bool is_bucket = failure.name == "adam/bucket_0";
+        CHECK(failure.ranks == (is_bucket ? Ranks{0, 2} : Ranks{1}));
+        CHECK(failure.error.code() == StatusCode::kMismatch);
+        CHECK(Contains(failure.error.message(),
                        "step 7 on ranks 0 and 2; " + ToString(next) +
                            " on rank 1. All ranks must update"));
       }
@@ -422,7 +425,7 @@ VOICES_TEST_CASE("a skipped update fails all that waits for it") {
         for (int rank : {0, 1, 2}) {
           REQUIRE_OK(c.OnMessage(rank, ACall(name), kStart));
         }
-        CHECK(c.TakeResponses()[0].type == Response::Type::kExecute);
+        First<Execution>(&c);
       }
     }
   }
@@ -459,14 +462,15 @@ VOICES_TEST_CASE("a full cache evicts what was used least recently") {
     const std::string name = "t" + std::to_string(i);
     for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, ACall(name), kStart));
     for (const Response& response : c.TakeResponses()) {
-      for (const IdRun& run : response.ids) num_evicted += run.count;
+      const auto* eviction = std::get_if<Eviction>(&response);
+      if (eviction != nullptr) num_evicted += NumIds(eviction->ids);
     }
   }
   CHECK(num_evicted >= 84);
   CHECK(num_evicted < 90);
   // The last one used is kept.
   for (int rank : {0, 1}) REQUIRE_OK(c.OnMessage(rank, Ready({100}), kStart));
-  CHECK(c.TakeResponses()[0].items[0].cached_id == 100);
+  CHECK(First<Execution>(&c).items[0].cached_id == 100);
 }
 
 VOICES_TEST_CASE("a name submitted twice fails on all ranks") {
@@ -478,9 +482,9 @@ VOICES_TEST_CASE("a name submitted twice fails on all ranks") {
   REQUIRE_OK(c.OnMessage(0, again, kStart));
   CHECK(c.TakeResponses().empty());
   REQUIRE_OK(c.OnMessage(1, ACall("a"), kStart));
-  const Response response = c.TakeResponses()[0];
-  CHECK(response.error.code() == StatusCode::kInvalidArgument);
-  CHECK(Contains(response.error.message(), "submitted twice by rank 0"));
+  const Status error = First<Failure>(&c).error;
+  CHECK(error.code() == StatusCode::kInvalidArgument);
+  CHECK(Contains(error.message(), "submitted twice by rank 0"));
 }
 
 VOICES_TEST_CASE(
@@ -499,11 +503,14 @@ VOICES_TEST_CASE(
   REQUIRE_OK(c.OnMessage(0, packed, kStart));
   const std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 4);
-  REQUIRE(responses[0].items.size() == 2);
-  CHECK(responses[0].items[1].name == "c");
-  CHECK(responses[1].items[0].name == "b");
-  CHECK(responses[2].items[0].name == "d");
-  CHECK(responses[3].items[0].name == "e");
+  const auto items = [&](size_t i) -> const std::vector<ResponseItem>& {
+    return std::get<Execution>(responses[i]).items;
+  };
+  REQUIRE(items(0).size() == 2);
+  CHECK(items(0)[1].name == "c");
+  CHECK(items(1)[0].name == "b");
+  CHECK(items(2)[0].name == "d");
+  CHECK(items(3)[0].name == "e");
 }
 
 VOICES_TEST_CASE("only some kinds fuse") {
@@ -532,7 +539,7 @@ VOICES_TEST_CASE("only some kinds fuse") {
   }
   const std::vector<Response> responses = c.TakeResponses();
   REQUIRE(responses.size() == 2);
-  REQUIRE(responses[0].items.size() == 1);
+  REQUIRE(std::get<Execution>(responses[0]).items.size() == 1);
 }
 
 VOICES_TEST_CASE("groups without tensors do not fuse") {

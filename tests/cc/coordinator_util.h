@@ -117,6 +117,12 @@ class Negotiation {
   Clock::time_point now_{};  // of the last message
 };
 
+// Takes the responses, of which the first is of this kind.
+template <typename Kind, typename Speaker>
+Kind First(Speaker* c) {
+  return std::get<Kind>(c->TakeResponses().at(0));
+}
+
 // A test that runs with all kinds of `voices`.
 #define VOICES_TEST_CASE(name) \
   HVD_VOICES_TEST_CASE(DOCTEST_ANONYMOUS(TestVoices), name)

@@ -34,14 +34,14 @@ RankMessage OfType(Type type, const std::string& name = "") {
 }
 
 // All ranks of a host know the ids 1, 2, ... for `names`.
-Response Learned(const std::vector<std::string>& names) {
-  Response response;
+Execution Learned(const std::vector<std::string>& names) {
+  Execution execution;
   for (const std::string& name : names) {
-    response.items.emplace_back();
-    response.items.back().name = name;
-    response.items.back().new_id = static_cast<uint32_t>(response.items.size());
+    ResponseItem& item = execution.items.emplace_back();
+    item.name = name;
+    item.new_id = static_cast<uint32_t>(execution.items.size());
   }
-  return response;
+  return execution;
 }
 
 // The leader of a host with ranks 4, 5 and 6.
@@ -86,9 +86,8 @@ TEST_CASE("known requests of all ranks are one message") {
     CHECK(told.ids.size() == 1);
     CHECK(told.last_rank == 5);
     CHECK(!host.leader()->holds_back());
-    Response run;
-    run.items.resize(1);
-    run.items[0].cached_id = 1;
+    Execution run;
+    run.items.emplace_back().cached_id = 1;
     host.Hear(run);
   }
 }
@@ -150,13 +149,11 @@ TEST_CASE("what some ranks have come for is told after a while") {
   host.Only(Type::kReady, kAll);
 }
 
-Response ErrorFor(const std::string& name, const Ranks& ranks) {
-  Response error;
-  error.type = Response::Type::kError;
-  error.items.resize(1);
-  error.items[0].name = name;
-  error.ranks = ranks;
-  return error;
+Failure FailureOf(const std::string& name, const Ranks& ranks) {
+  Failure failure;
+  failure.name = name;
+  failure.ranks = ranks;
+  return failure;
 }
 
 TEST_CASE("an answer comes before what the ranks say next") {
@@ -164,7 +161,7 @@ TEST_CASE("an answer comes before what the ranks say next") {
   host.Say(0, ACall("a"));
   host.Wait(kTellPartAfter);
   host.Only(Type::kRequest, {4});
-  host.Hear(ErrorFor("a", {4}));
+  host.Hear(FailureOf("a", {4}));
   // Rank 4 again, the others late.
   host.AllSay(ACall("a"));
   const std::vector<RankMessage> told = host.Told();
@@ -172,10 +169,8 @@ TEST_CASE("an answer comes before what the ranks say next") {
   for (int i = 0; i < 3; ++i) CHECK(told[i].ranks == Ranks{4 + i});
   CHECK(!host.leader()->holds_back());
   // All have met: the host speaks as one again.
-  Response met;
-  met.type = Response::Type::kExecute;
-  met.items.resize(1);
-  met.items[0].name = "a";
+  Execution met;
+  met.items.emplace_back().name = "a";
   host.Hear(met);
   host.AllSay(ACall("a"));
   host.Only(Type::kRequest, kAll);
@@ -185,13 +180,13 @@ TEST_CASE("a call that has failed elsewhere is told before later ones") {
   Host host;
   SUBCASE("and was held when it failed") {
     host.Say(0, ACall("a"));
-    host.Hear(ErrorFor("a", {1}));
+    host.Hear(FailureOf("a", {1}));
     CHECK(host.Only(Type::kRequest, {4}).name == "a");
   }
   SUBCASE("and is made after that") {
     host.Say(1, ACall("later"));
     host.Say(2, ACall("later"));
-    host.Hear(ErrorFor("a", {5, 6}));
+    host.Hear(FailureOf("a", {5, 6}));
     for (const char* name : {"before", "a", "later"}) host.Say(0, ACall(name));
     const std::vector<RankMessage> told = host.Told();
     REQUIRE(told.size() == 4);
@@ -229,9 +224,7 @@ TEST_CASE("ranks are not held up by one that has joined") {
   CHECK(!host.leader()->holds_back());
   host.Say(1, OfType(Type::kJoin));
   host.Only(Type::kJoin, {5});
-  Response joined;
-  joined.type = Response::Type::kJoined;
-  host.Hear(joined);
+  host.Hear(JoinEnd());
   host.AllSay(Ready({1}));
   host.Only(Type::kReady, kAll);
 }

@@ -31,26 +31,24 @@ RankMessage ARequest() {
   return message;
 }
 
-Response AnExecution() {
-  Response response;
+Execution AnExecution() {
+  Execution execution;
   for (uint32_t id : {4u, 5u, 6u, 9u}) {
-    response.items.emplace_back();
-    response.items.back().cached_id = id;
+    execution.items.emplace_back().cached_id = id;
   }
-  response.items.emplace_back();
-  response.items.back().name = "new";
-  response.items.back().new_id = 10;
-  response.items.back().rows = {{1, 2, 0, 0, 0, 0, 0, 0},
-                                {0, 7, 0, 0, 0, 0, 0, 0}};
-  response.divisor = 3;
-  ResponseItem joined = response.items.back();
+  ResponseItem& item = execution.items.emplace_back();
+  item.name = "new";
+  item.new_id = 10;
+  item.rows = {{1, 2, 0, 0, 0, 0, 0, 0}, {0, 7, 0, 0, 0, 0, 0, 0}};
+  execution.divisor = 3;
+  ResponseItem joined = item;
   joined.name = "newer";
   joined.params = std::make_shared<const RequestParams>(ARequest().params);
   joined.host_rows = {{std::vector<int64_t>(8, 3)},
                       {std::vector<int64_t>(8, 5)},
                       /*longest=*/9};
-  response.items.push_back(joined);
-  return response;
+  execution.items.push_back(joined);
+  return execution;
 }
 
 TEST_CASE("messages of ranks are read as written") {
@@ -109,51 +107,50 @@ TEST_CASE("messages of ranks are read as written") {
 TEST_CASE("responses are read as written") {
   std::vector<uint8_t> bytes;
   Encode(AnExecution(), &bytes);
-  Response error;
-  error.type = Response::Type::kError;
-  error.items.resize(1);
-  error.items[0].name = "x";
-  error.error = Status::Mismatch("no");
-  error.is_misplaced = true;
-  error.ranks = {1};
-  Encode(error, &bytes);
-  Response joined;
-  joined.type = Response::Type::kJoined;
-  joined.last_rank = 7;
-  Encode(joined, &bytes);
-  Response query = error;
-  query.type = Response::Type::kQuery;
-  query.waiting = {4, 5};
-  Encode(query, &bytes);
+  Failure failure;
+  failure.name = "x";
+  failure.error = Status::Mismatch("no");
+  failure.is_misplaced = true;
+  failure.ranks = {1};
+  Encode(failure, &bytes);
+  JoinEnd end;
+  end.last_rank = 7;
+  Encode(end, &bytes);
+  Encode(Query{"x", {1}, /*waiting=*/{4, 5}}, &bytes);
 
   size_t offset = 0;
   bool found = false;
   Response response;
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
   REQUIRE(found);
-  REQUIRE(response.items.size() == 6);
-  CHECK(response.items[3].cached_id == 9);
-  CHECK(response.items[4].new_id == 10);
-  CHECK(response.items[4].rows[1][1] == 7);
-  CHECK(response.items[4].params == nullptr);
-  CHECK(response.divisor == 3);
-  CHECK(*response.items[5].params == ARequest().params);
-  CHECK(response.items[4].host_rows.sent.empty());
-  CHECK(response.items[5].host_rows.sent[0][7] == 3);
-  CHECK(response.items[5].host_rows.received[0][7] == 5);
-  CHECK(response.items[5].host_rows.longest == 9);
+  const auto execution = std::get<Execution>(response);
+  const std::vector<ResponseItem>& items = execution.items;
+  REQUIRE(items.size() == 6);
+  CHECK(items[3].cached_id == 9);
+  CHECK(items[4].new_id == 10);
+  CHECK(items[4].rows[1][1] == 7);
+  CHECK(items[4].params == nullptr);
+  CHECK(execution.divisor == 3);
+  CHECK(*items[5].params == ARequest().params);
+  CHECK(items[4].host_rows.sent.empty());
+  CHECK(items[5].host_rows.sent[0][7] == 3);
+  CHECK(items[5].host_rows.received[0][7] == 5);
+  CHECK(items[5].host_rows.longest == 9);
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
-  CHECK(response.error.code() == StatusCode::kMismatch);
-  CHECK(response.error.message() == "no");
-  CHECK(response.is_misplaced);
-  REQUIRE(response.ranks.size() == 1);
+  failure = std::get<Failure>(response);
+  CHECK(failure.error.code() == StatusCode::kMismatch);
+  CHECK(failure.error.message() == "no");
+  CHECK(failure.is_misplaced);
+  REQUIRE(failure.ranks.size() == 1);
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
-  CHECK(response.last_rank == 7);
-  CHECK(response.error.ok());
+  end = std::get<JoinEnd>(response);
+  CHECK(end.last_rank == 7);
+  CHECK(end.error.ok());
   REQUIRE_OK(Decode(bytes, &offset, kLimits, &response, &found));
-  CHECK(response.items[0].name == "x");
-  CHECK(response.ranks[0] == 1);
-  CHECK(response.waiting[1] == 5);
+  const auto query = std::get<Query>(response);
+  CHECK(query.name == "x");
+  CHECK(query.ranks[0] == 1);
+  CHECK(query.waiting[1] == 5);
 }
 
 // A known request costs two cache lines for a thousand tensors.
@@ -230,7 +227,7 @@ std::vector<uint8_t> Frame(const std::function<void(ByteWriter*)>& write) {
 
 std::vector<uint8_t> RunOfIds(uint32_t first, uint32_t count) {
   return Frame([&](ByteWriter* w) {
-    w->Put(Response::Type::kExecute);
+    w->Put(uint8_t{1});  // an Execution
     w->Put(int32_t{0});  // divisor
     w->Put(uint8_t{0});  // ids
     w->Put(uint32_t{1});
@@ -249,16 +246,15 @@ TEST_CASE("as many ids run at once as the cache holds") {
   CHECK_OK(DecodeOne<Response>(RunOfIds(UINT32_MAX, 1)));
   CHECK(!DecodeOne<Response>(RunOfIds(UINT32_MAX, 2)).ok());  // wraps
   // In several runs.
-  Response response;
+  Execution run;
   for (uint32_t id = 1; id <= 130; id += 2) {
-    response.items.emplace_back();
-    response.items.back().cached_id = id;
+    run.items.emplace_back().cached_id = id;
   }
-  CHECK(!Reread(response).ok());
-  response.items.resize(64);
-  CHECK_OK(Reread(response));
-  response.items.clear();
-  CHECK(!Reread(response).ok());  // nothing to run
+  CHECK(!Reread<Response>(run).ok());
+  run.items.resize(64);
+  CHECK_OK(Reread<Response>(run));
+  run.items.clear();
+  CHECK(!Reread<Response>(run).ok());  // nothing to run
 }
 
 TEST_CASE("ids that are ready, forgotten or evicted are bounded") {
@@ -270,50 +266,46 @@ TEST_CASE("ids that are ready, forgotten or evicted are bounded") {
     message.ids[1].count += 1;
     CHECK(!Reread(message).ok());
   }
-  Response evict;
-  evict.type = Response::Type::kEvict;
-  evict.ids = {{7, 1 << 20}};
-  CHECK_OK(Reread(evict));
-  evict.ids[0].count += 1;
-  CHECK(!Reread(evict).ok());
-  evict.ids[0] = {UINT32_MAX - 3, 8};
-  CHECK(!Reread(evict).ok());
+  Eviction eviction{{{7, 1 << 20}}};
+  CHECK_OK(Reread<Response>(eviction));
+  eviction.ids[0].count += 1;
+  CHECK(!Reread<Response>(eviction).ok());
+  eviction.ids[0] = {UINT32_MAX - 3, 8};
+  CHECK(!Reread<Response>(eviction).ok());
 }
 
 TEST_CASE("lists of ranks, rows and divisors go as far as there are ranks") {
-  Response response;
-  response.type = Response::Type::kQuery;
-  response.items.resize(1);
-  response.ranks.assign(8, 7);
-  response.waiting.assign(8, 100);  // global numbers
-  CHECK_OK(Reread(response));
-  response.waiting.push_back(101);
-  CHECK(!Reread(response).ok());
-  response.waiting = {-1};
-  CHECK(!Reread(response).ok());
-  response.waiting.clear();
-  response.ranks.push_back(0);
-  CHECK(!Reread(response).ok());
-  for (auto type : {Response::Type::kError, Response::Type::kJoined}) {
-    response.type = type;
-    CHECK(!Reread(response).ok());
-  }
+  Query query;
+  query.ranks.assign(8, 7);
+  query.waiting.assign(8, 100);  // global numbers
+  CHECK_OK(Reread<Response>(query));
+  query.waiting.push_back(101);
+  CHECK(!Reread<Response>(query).ok());
+  query.waiting = {-1};
+  CHECK(!Reread<Response>(query).ok());
+  query.waiting.clear();
+  query.ranks.push_back(0);
+  CHECK(!Reread<Response>(query).ok());
+  Failure failure;
+  failure.ranks = query.ranks;
+  CHECK(!Reread<Response>(failure).ok());
+  CHECK(!Reread<Response>(JoinEnd{Status(), query.ranks}).ok());
 
-  Response run = AnExecution();
-  CHECK_OK(Reread(run));
+  Execution run = AnExecution();
+  CHECK_OK(Reread<Response>(run));
   run.divisor = 8;
-  CHECK_OK(Reread(run));
+  CHECK_OK(Reread<Response>(run));
   for (int divisor : {9, -1}) {
     run.divisor = divisor;
-    CHECK(!Reread(run).ok());
+    CHECK(!Reread<Response>(run).ok());
   }
   for (size_t num_ranks : {0, 7, 9}) {
     run = AnExecution();
     run.items[4].rows[1].resize(num_ranks);
-    CHECK(!Reread(run).ok());
+    CHECK(!Reread<Response>(run).ok());
     run = AnExecution();
     run.items[5].host_rows.received[0].resize(num_ranks);
-    CHECK(!Reread(run).ok());
+    CHECK(!Reread<Response>(run).ok());
   }
   RankMessage message = ARequest();
   message.ranks.assign(9, 0);
@@ -367,9 +359,8 @@ TEST_CASE("numbers that name nothing are refused") {
     CHECK(!DecodeOne<RankMessage>(frame).ok());
     CHECK(!DecodeOne<Response>(frame).ok());
   }
-  Response run = AnExecution();
   std::vector<uint8_t> bytes;
-  Encode(run, &bytes);
+  Encode(AnExecution(), &bytes);
   bytes[4 + 1 + 4] = 3;  // the form of the first item
   CHECK(!DecodeOne<Response>(bytes).ok());
 }

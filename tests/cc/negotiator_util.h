@@ -1,7 +1,6 @@
 // Ranks of several hosts that agree on what to run and run nothing.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -68,7 +67,9 @@ class NegotiatingRank {
     const uint32_t ticket = group_->doorbell()->Ticket();
     std::vector<Response> responses;
     REQUIRE_OK(negotiator_.Exchange(&responses));
-    for (const Response& response : responses) Take(response, ended);
+    for (const Response& response : responses) {
+      std::visit([&](const auto& one) { Take(one, ended); }, response);
+    }
     std::vector<std::string> warnings;
     REQUIRE_OK(negotiator_.CheckStalls(Clock::now(), std::nullopt, &warnings));
     warnings_.insert(warnings_.end(), warnings.begin(), warnings.end());
@@ -78,44 +79,38 @@ class NegotiatingRank {
   }
 
  private:
-  void Take(const Response& response, std::vector<Ended>* ended) {
-    if (!response.ranks.empty() &&
-        std::find(response.ranks.begin(), response.ranks.end(), rank_) ==
-            response.ranks.end()) {
-      return;
-    }
-    RankMessage answer;
-    switch (response.type) {
-      case Response::Type::kExecute:
-        for (const ResponseItem& item : response.items) {
-          TakeItem(item, response.divisor, ended);
-        }
-        return;
-      case Response::Type::kError:
-        REQUIRE(table_.Take(response.items[0].name) != nullptr);
-        ended->push_back({response.items[0].name, response.error, {}, 0, -1});
-        return;
-      case Response::Type::kEvict:
-        for (const IdRun& run : response.ids) {
-          for (uint32_t i = 0; i < run.count; ++i) table_.Forget(run.first + i);
-        }
-        answer.type = RankMessage::Type::kForgotten;
-        answer.ids = response.ids;
-        REQUIRE_OK(negotiator_.Say(answer));
-        return;
-      case Response::Type::kJoined:
-        REQUIRE(table_.TakeJoin() != nullptr);
-        ended->push_back({"join", response.error, {}, 0, response.last_rank});
-        return;
-      case Response::Type::kQuery:
-        answer.type = RankMessage::Type::kElsewhere;
-        answer.name = response.items[0].name;
-        REQUIRE_OK(negotiator_.Say(answer));
-        return;
-      case Response::Type::kTune:
-        return;
+  void Take(const Execution& execution, std::vector<Ended>* ended) {
+    for (const ResponseItem& item : execution.items) {
+      TakeItem(item, execution.divisor, ended);
     }
   }
+  void Take(const Failure& failure, std::vector<Ended>* ended) {
+    if (!Concerns(failure.ranks, rank_)) return;
+    REQUIRE(table_.Take(failure.name) != nullptr);
+    ended->push_back({failure.name, failure.error, {}, 0, -1});
+  }
+  void Take(const Eviction& eviction, std::vector<Ended>*) {
+    for (const IdRun& run : eviction.ids) {
+      for (uint32_t i = 0; i < run.count; ++i) table_.Forget(run.first + i);
+    }
+    RankMessage answer;
+    answer.type = RankMessage::Type::kForgotten;
+    answer.ids = eviction.ids;
+    REQUIRE_OK(negotiator_.Say(answer));
+  }
+  void Take(const JoinEnd& end, std::vector<Ended>* ended) {
+    if (!Concerns(end.ranks, rank_)) return;
+    REQUIRE(table_.TakeJoin() != nullptr);
+    ended->push_back({"join", end.error, {}, 0, end.last_rank});
+  }
+  void Take(const Query& query, std::vector<Ended>*) {
+    if (!Concerns(query.ranks, rank_)) return;
+    RankMessage answer;
+    answer.type = RankMessage::Type::kElsewhere;
+    answer.name = query.name;
+    REQUIRE_OK(negotiator_.Say(answer));
+  }
+  void Take(const Tunables&, std::vector<Ended>*) {}
 
   void TakeItem(const ResponseItem& item, int divisor,
                 std::vector<Ended>* ended) {

@@ -100,7 +100,7 @@ std::vector<Bytes> Responses() {
     streams.emplace_back();
     Encode(response, &streams.back());
   };
-  Response run;
+  Execution run;
   run.divisor = 2;
   run.items.resize(6);
   for (uint32_t id = 1; id <= 4; ++id) run.items[id - 1].cached_id = id;
@@ -112,19 +112,15 @@ std::vector<Bytes> Responses() {
   run.items[5].params = std::make_shared<const RequestParams>(
       Call(CollectiveKind::kAllreduce, "", {4, 4}).params);
   add(run);
-  Response error;
-  error.items.resize(1);
-  error.items[0].name = "x";
-  error.error = Status::Mismatch("no");
-  error.ranks = {0, 2};
-  error.waiting = {1};
-  AppendId(7, &error.ids);
-  for (Response::Type type :
-       {Response::Type::kError, Response::Type::kEvict, Response::Type::kJoined,
-        Response::Type::kQuery, Response::Type::kTune}) {
-    error.type = type;
-    add(error);
-  }
+  Failure failure;
+  failure.name = "x";
+  failure.error = Status::Mismatch("no");
+  failure.ranks = {0, 2};
+  add(failure);
+  add(Eviction{{{7, 1}}});
+  add(JoinEnd{failure.error, failure.ranks});
+  add(Query{"x", failure.ranks, /*waiting=*/{1}});
+  add(Tunables());
   return streams;
 }
 
@@ -201,10 +197,13 @@ void ReadRequests(const Bytes& stream) {
 
 void ReadResponses(const Bytes& stream) {
   ReadAll<Response>(stream, [&](const Response& response) {
-    Must(response.items.size() <= stream.size() + 16, "few items of few bytes");
+    const auto* execution = std::get_if<Execution>(&response);
+    if (execution == nullptr) return;
+    Must(execution->items.size() <= stream.size() + 16,
+         "few items of few bytes");
     const auto allgather = Call(CollectiveKind::kAllgather, "", {1, 4});
     const auto alltoall = Call(CollectiveKind::kAlltoall, "", {3, 4});
-    for (const ResponseItem& item : response.items) {
+    for (const ResponseItem& item : execution->items) {
       for (const std::vector<int>& host_ranks :
            {std::vector<int>(), std::vector<int>{0, 1}}) {
         const RankPlace place{1, kNumRanks, host_ranks};

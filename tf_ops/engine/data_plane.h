@@ -13,7 +13,7 @@ namespace hvd {
 // What all requests of a response share.
 struct RunOptions {
   const std::vector<int>* global_ranks = nullptr;  // by rank of the process set
-  int divisor = 0;                                 // see Response
+  int divisor = 0;                                 // see Execution
 };
 
 // One thread at a time calls it, holding the engine's lock; a plane may have

@@ -135,27 +135,34 @@ void Worker::TellAdmitted(const Request& request, Event::Cache cache) {
 
 void Worker::TellNegotiated(const Response& response) {
   ++num_heard_;
-  if (!log_->has_readers() || !Concerns(response)) return;
+  if (!log_->has_readers()) return;
+  const Status ok;
   Event event;
   event.step = Event::Step::kNegotiated;
-  event.status = &response.error;
+  event.status = &ok;
   event.time = log_->Now();
   event.collective_id = num_heard_;
-  if (response.type == Response::Type::kJoined && table_.has_join()) {
-    event.request = &table_.join().request;
-    log_->Tell(event);
-  }
-  if (response.type != Response::Type::kExecute &&
-      response.type != Response::Type::kError) {
-    return;
-  }
-  for (const ResponseItem& item : response.items) {
-    const PendingRequest* pending = PendingOf(item);
-    if (pending == nullptr) continue;  // this rank has joined, or is late
+  const auto tell = [&](const PendingRequest* pending) {
+    if (pending == nullptr) return;  // this rank has joined, or is late
     event.request = &pending->request;
-    event.last_rank = item.last_rank;
-    event.late_by = item.late_by;
     log_->Tell(event);
+  };
+  if (const auto* execution = std::get_if<Execution>(&response)) {
+    for (const ResponseItem& item : execution->items) {
+      event.last_rank = item.last_rank;
+      event.late_by = item.late_by;
+      tell(PendingOf(item));
+    }
+  } else if (const auto* failure = std::get_if<Failure>(&response)) {
+    if (!Concerns(failure->ranks, place_.rank)) return;
+    event.status = &failure->error;
+    event.last_rank = failure->last_rank;
+    event.late_by = failure->late_by;
+    tell(table_.Peek(failure->name));
+  } else if (const auto* end = std::get_if<JoinEnd>(&response)) {
+    if (!Concerns(end->ranks, place_.rank) || !table_.has_join()) return;
+    event.status = &end->error;
+    tell(&table_.join());
   }
 }
 
@@ -203,7 +210,7 @@ bool Worker::Progress(int64_t max_bytes) {
     const Response response = std::move(responses_.front());
     responses_.pop_front();
     ++num_run_;
-    status = Run(response);
+    status = std::visit([this](const auto& one) { return Run(one); }, response);
     worked = true;
   }
   if (!status.ok()) {
@@ -227,9 +234,10 @@ std::vector<Completion> Worker::TakeFinished() {
 
 // An estimate is enough: `max_bytes` is a round number.
 bool Worker::IsSmall(const Response& response, int64_t max_bytes) {
-  if (response.type != Response::Type::kExecute) return true;
+  const auto* execution = std::get_if<Execution>(&response);
+  if (execution == nullptr) return true;
   int64_t num_bytes = 0;
-  for (const ResponseItem& item : response.items) {
+  for (const ResponseItem& item : execution->items) {
     const RequestParams* params = ParamsOfItem(item);
     if (params == nullptr) continue;
     if (!planes_.Of(params->device)->is_for_callers()) return false;
@@ -245,48 +253,6 @@ const RequestParams* Worker::ParamsOfItem(const ResponseItem& item) const {
   }
   const PendingRequest* pending = table_.Peek(item.name);
   return pending == nullptr ? item.params.get() : pending->params.get();
-}
-
-bool Worker::Concerns(const Response& response) const {
-  return response.ranks.empty() ||
-         std::find(response.ranks.begin(), response.ranks.end(), place_.rank) !=
-             response.ranks.end();
-}
-
-Status Worker::Run(const Response& response) {
-  if (!Concerns(response)) return Status::Ok();
-  switch (response.type) {
-    case Response::Type::kExecute:
-      return RunItems(response);
-    case Response::Type::kError:
-      if (response.is_misplaced) {
-        misplaced_[response.items[0].name] = Clock::now();
-      }
-      Finish(TakeFor(response), response.error);
-      return Status::Ok();
-    case Response::Type::kEvict:
-      return Forget(response);
-    case Response::Type::kJoined:
-      return EndJoin(response);
-    case Response::Type::kQuery:
-      return AnswerQuery(response);
-    case Response::Type::kTune:
-      cycle_time_us_->store(response.tuned.cycle_time_us);
-      if (options_.tuning != nullptr) {
-        options_.tuning->NoteChange({num_run_, response.tuned});
-      }
-      return Status::Ok();
-  }
-  return Status::Internal("unknown response");
-}
-
-std::unique_ptr<PendingRequest> Worker::TakeFor(const Response& response) {
-  std::unique_ptr<PendingRequest> pending =
-      response.type == Response::Type::kJoined
-          ? table_.TakeJoin()
-          : table_.Take(response.items[0].name);
-  if (pending != nullptr) pending->collective_id = num_run_;
-  return pending;
 }
 
 Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
@@ -323,11 +289,11 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
   return Status::Ok();
 }
 
-Status Worker::RunItems(const Response& response) {
+Status Worker::Run(const Execution& execution) {
   std::vector<ReadyRequest> ready;
-  ready.reserve(response.items.size());
+  ready.reserve(execution.items.size());
   Status status;
-  for (const ResponseItem& item : response.items) {
+  for (const ResponseItem& item : execution.items) {
     ready.emplace_back();
     status = FindReady(item, &ready.back());
     if (status.ok()) continue;
@@ -338,7 +304,7 @@ Status Worker::RunItems(const Response& response) {
   if (status.ok() && !ready.empty()) {
     RunOptions options;
     options.global_ranks = &options_.global_ranks;
-    options.divisor = response.divisor;
+    options.divisor = execution.divisor;
     const PhaseTeller teller(log_, num_run_,
                              ready[0].pending->request.process_set_id);
     status = planes_.Of(ready[0].pending->params->device)->Run(options, &ready);
@@ -351,40 +317,59 @@ Status Worker::RunItems(const Response& response) {
   return status;
 }
 
-Status Worker::EndJoin(const Response& response) {
+Status Worker::Run(const Failure& failure) {
+  if (!Concerns(failure.ranks, place_.rank)) return Status::Ok();
+  if (failure.is_misplaced) misplaced_[failure.name] = Clock::now();
+  std::unique_ptr<PendingRequest> pending = table_.Take(failure.name);
+  if (pending != nullptr) pending->collective_id = num_run_;
+  Finish(std::move(pending), failure.error);
+  return Status::Ok();
+}
+
+Status Worker::Run(const Eviction& eviction) {
+  for (const IdRun& run : eviction.ids) {
+    for (uint32_t i = 0; i < run.count; ++i) table_.Forget(run.first + i);
+  }
+  RankMessage message;
+  message.type = RankMessage::Type::kForgotten;
+  message.ids = eviction.ids;
+  return negotiator_.Say(message);
+}
+
+Status Worker::Run(const JoinEnd& end) {
+  if (!Concerns(end.ranks, place_.rank)) return Status::Ok();
   if (!table_.has_join()) {
     return Status::Internal(
         "the coordinator ended a join that this rank has not submitted");
   }
-  std::unique_ptr<PendingRequest> join = TakeFor(response);
-  Status outcome = response.error;
+  std::unique_ptr<PendingRequest> join = table_.TakeJoin();
+  join->collective_id = num_run_;
+  Status outcome = end.error;
   if (outcome.ok() && join->request.take_values != nullptr) {
-    outcome = join->request.take_values({response.last_rank});
+    outcome = join->request.take_values({end.last_rank});
   }
   Finish(std::move(join), outcome);
   return Status::Ok();
 }
 
-Status Worker::AnswerQuery(const Response& response) {
+Status Worker::Run(const Query& query) {
+  if (!Concerns(query.ranks, place_.rank)) return Status::Ok();
   RankMessage message;
   message.type = RankMessage::Type::kElsewhere;
-  message.name = response.items[0].name;
+  message.name = query.name;
   if (options_.pending_elsewhere != nullptr) {
-    const std::vector<int> waiting(response.waiting.begin(),
-                                   response.waiting.end());
+    const std::vector<int> waiting(query.waiting.begin(), query.waiting.end());
     message.process_set_id = options_.pending_elsewhere(message.name, waiting);
   }
   return negotiator_.Say(message);
 }
 
-Status Worker::Forget(const Response& response) {
-  for (const IdRun& run : response.ids) {
-    for (uint32_t i = 0; i < run.count; ++i) table_.Forget(run.first + i);
+Status Worker::Run(const Tunables& tuned) {
+  cycle_time_us_->store(tuned.cycle_time_us);
+  if (options_.tuning != nullptr) {
+    options_.tuning->NoteChange({num_run_, tuned});
   }
-  RankMessage message;
-  message.type = RankMessage::Type::kForgotten;
-  message.ids = response.ids;
-  return negotiator_.Say(message);
+  return Status::Ok();
 }
 
 void Worker::Finish(std::unique_ptr<PendingRequest> pending,

@@ -70,17 +70,16 @@ class Worker {
   // Whether the response moves at most `max_bytes`, on a plane that submitting
   // threads may run.
   bool IsSmall(const Response& response, int64_t max_bytes);
-  Status Run(const Response& response);
-  Status RunItems(const Response& response);
-  // Takes out the request, or the join, that the response ends.
-  std::unique_ptr<PendingRequest> TakeFor(const Response& response);
+  // Does what a response says, if it concerns this rank.
+  Status Run(const Execution& execution);
+  Status Run(const Failure& failure);
+  Status Run(const Eviction& eviction);
+  Status Run(const JoinEnd& end);
+  Status Run(const Query& query);
+  Status Run(const Tunables& tuned);
   // Finds what `item` means on this rank. Internal if it means nothing.
   Status FindReady(const ResponseItem& item, ReadyRequest* ready);
   const RequestParams* ParamsOfItem(const ResponseItem& item) const;  // or null
-  Status EndJoin(const Response& response);
-  Status AnswerQuery(const Response& response);
-  bool Concerns(const Response& response) const;
-  Status Forget(const Response& response);
   void AdmitOne(Request&& request, Clock::time_point now,
                 std::vector<RankMessage>* messages);
   void TellAdmitted(const Request& request,

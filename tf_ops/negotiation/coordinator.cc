@@ -106,12 +106,11 @@ void Coordinator::OnRequest(const Speakers& speakers,
     for (int rank : ranks) {
       stalls_.OnFailedProgram(rank, message.params.failure, speakers.now);
     }
-    early_.emplace_back();
-    early_.back().type = Response::Type::kError;
-    early_.back().items.resize(1);
-    early_.back().items[0].name = message.name;
-    early_.back().error = message.params.failure;
-    early_.back().ranks.assign(ranks.begin(), ranks.end());
+    Failure failure;
+    failure.name = message.name;
+    failure.error = message.params.failure;
+    failure.ranks.assign(ranks.begin(), ranks.end());
+    early_.push_back(std::move(failure));
     return;
   }
   Speakers in_time = speakers;
@@ -226,9 +225,9 @@ bool Coordinator::AnswerLate(const std::string& name, Speakers* speakers) {
   const std::vector<int>& ranks = RanksOf(*speakers);
   std::vector<int> in_time;
   for (int rank : ranks) {
-    Response error;
-    if (stalls_.AnswerLate(name, rank, speakers->now, &error)) {
-      early_.push_back(std::move(error));
+    Failure failure;
+    if (stalls_.AnswerLate(name, rank, speakers->now, &failure)) {
+      early_.push_back(std::move(failure));
     } else {
       in_time.push_back(rank);
     }
@@ -322,44 +321,44 @@ void Coordinator::Reset(Entry* entry) {
 
 std::vector<Response> Coordinator::TakeResponses() {
   TakeInReady();
-  std::vector<Response> errors = std::move(early_);
+  std::vector<Response> responses = std::move(early_);
   early_.clear();
   FusionPlan plan(fusion_threshold_bytes_);
   for (Entry* entry : complete_) {
     ResponseItem item;
-    Response error;
     const Params params = entry->leader;
     const int32_t divisor = DivisorOf(*entry);
     item.last_rank = GlobalRank(entry->last_rank);
     item.late_by = entry->last_arrival - entry->first_arrival;
-    if (Conclude(entry, &item, &error)) {
+    Status status = Conclude(entry, &item);
+    if (status.ok()) {
       if (stalls_.remembers()) stalls_.OnMeeting(*entry);
       if (tuner_ != nullptr && params->kind == CollectiveKind::kAllreduce) {
         tuner_->Note(entry->name, *params, entry->last_arrival);
       }
       plan.Add(std::move(item), params, divisor);
     } else {
-      error.items[0].last_rank = item.last_rank;
-      error.items[0].late_by = item.late_by;
-      errors.push_back(std::move(error));
+      Failure failure;
+      failure.name = entry->name;
+      failure.error = std::move(status);
+      failure.last_rank = item.last_rank;
+      failure.late_by = item.late_by;
+      responses.push_back(std::move(failure));
     }
     Reset(entry);
   }
   complete_.clear();
   EvictIfFull();
 
-  std::vector<Response> responses = std::move(errors);
-  for (Response& response : plan.Take()) {
-    responses.push_back(std::move(response));
+  for (Execution& execution : plan.Take()) {
+    responses.push_back(std::move(execution));
   }
   // After what runs above, in which ranks that have joined take part.
   joins_.TakeResponses(&responses);
   if (tuner_ != nullptr) Tune(&responses);
   // Last: what runs above may still go by an id that is evicted here.
   if (!evictions_.empty()) {
-    responses.emplace_back();
-    responses.back().type = Response::Type::kEvict;
-    responses.back().ids = std::move(evictions_);
+    responses.push_back(Eviction{std::move(evictions_)});
     evictions_.clear();
   }
   return responses;
@@ -369,16 +368,14 @@ void Coordinator::Tune(std::vector<Response>* responses) {
   const std::optional<Tunables> change = tuner_->TakeChange();
   if (!change.has_value()) return;
   fusion_threshold_bytes_ = change->fusion_threshold_bytes;
-  responses->emplace_back();
-  responses->back().type = Response::Type::kTune;
-  responses->back().tuned = *change;
+  responses->push_back(*change);
 }
 
-bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
+Status Coordinator::Conclude(Entry* entry, ResponseItem* item) {
   ParamsByRank by_rank;  // unless the cache has them all
   if (!entry->all_cached) by_rank = entry->arrivals.ByRank(entry->cached);
-  Status status = Check(*entry, by_rank);
-  if (status.ok() && !entry->all_cached) {
+  HVD_RETURN_IF_ERROR(Check(*entry, by_rank));
+  if (!entry->all_cached) {
     // Ranks that have joined go by the request of another one: an allreduce is
     // the same on all ranks.
     for (Params& params : by_rank) {
@@ -386,26 +383,19 @@ bool Coordinator::Conclude(Entry* entry, ResponseItem* item, Response* error) {
       params = entry->leader;
       item->params = entry->leader;
     }
-    status = ValidateParams(by_rank, options_.global_ranks);
-  }
-  if (!status.ok()) {
-    error->type = Response::Type::kError;
-    error->items.resize(1);
-    error->items[0].name = entry->name;
-    error->error = std::move(status);
-    return false;
+    HVD_RETURN_IF_ERROR(ValidateParams(by_rank, options_.global_ranks));
   }
   entry->last_use = ++num_uses_;
   if (entry->all_cached) {
     item->cached_id = entry->cache_id;
-    return true;
+    return Status::Ok();
   }
   item->name = entry->name;
   item->kind = entry->leader->kind;
   item->rows = RowsOf(by_rank);
   Remember(entry, std::move(by_rank));
   item->new_id = entry->cache_id;
-  return true;
+  return Status::Ok();
 }
 
 Status Coordinator::Check(const Entry& entry,
@@ -439,7 +429,7 @@ Status Coordinator::CheckWithoutJoined(const Entry& entry) const {
       CollectiveKindName(kind) + " on " + RanksToString(waiting));
 }
 
-// See Response.
+// See Execution.
 int32_t Coordinator::DivisorOf(const Entry& entry) const {
   const int num_arrived = entry.arrivals.num_ranks();
   if (num_arrived == size_) return 0;

@@ -111,8 +111,8 @@ class Coordinator {
   Entry* FindOrAdd(const std::string& name);
   void Reset(Entry* entry);  // no longer pending; drops it if not cached
 
-  // Decides what a complete entry gets: `*item` to run (true) or `*error`.
-  bool Conclude(Entry* entry, ResponseItem* item, Response* error);
+  // Decides what a complete entry gets: `*item` to run, or an error.
+  Status Conclude(Entry* entry, ResponseItem* item);
   Status Check(const Entry& entry, const ParamsByRank& by_rank) const;
   Status CheckWithoutJoined(const Entry& entry) const;
   int32_t DivisorOf(const Entry& entry) const;

@@ -42,11 +42,11 @@ void FusionPlan::Add(ResponseItem item,
   const bool may_fuse = MayFuse(*params) && num_bytes < threshold_bytes_;
   if (may_fuse) {
     for (Group& group : groups_) {
-      if (!group.open || group.response.divisor != divisor) continue;
+      if (!group.open || group.execution.divisor != divisor) continue;
       if (!AreAlike(*group.like, *params)) continue;
       if (group.num_bytes + num_bytes > threshold_bytes_) continue;
       group.num_bytes += num_bytes;
-      group.response.items.push_back(std::move(item));
+      group.execution.items.push_back(std::move(item));
       return;
     }
   }
@@ -55,16 +55,16 @@ void FusionPlan::Add(ResponseItem item,
   group.like = std::move(params);
   group.num_bytes = num_bytes;
   group.open = may_fuse;
-  group.response.divisor = divisor;
-  group.response.items.push_back(std::move(item));
+  group.execution.divisor = divisor;
+  group.execution.items.push_back(std::move(item));
 }
 
-std::vector<Response> FusionPlan::Take() {
-  std::vector<Response> responses;
-  responses.reserve(groups_.size());
-  for (Group& group : groups_) responses.push_back(std::move(group.response));
+std::vector<Execution> FusionPlan::Take() {
+  std::vector<Execution> runs;
+  runs.reserve(groups_.size());
+  for (Group& group : groups_) runs.push_back(std::move(group.execution));
   groups_.clear();
-  return responses;
+  return runs;
 }
 
 }  // namespace hvd

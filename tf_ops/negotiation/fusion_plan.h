@@ -10,27 +10,27 @@
 
 namespace hvd {
 
-// Collects items into responses. Allreduces, reducescatters and broadcasts of
+// Collects items into executions. Allreduces, reducescatters and broadcasts of
 // one dtype fuse up to the threshold if they have the same kind, device, dtype,
 // op, scale, wire format and root. An item that does not fit begins another
-// response; later ones may still join the first. A group is one item and is
+// execution; later ones may still join the first. A group is one item and is
 // never split.
 class FusionPlan {
  public:
   explicit FusionPlan(int64_t threshold_bytes)
       : threshold_bytes_(threshold_bytes) {}
 
-  // `divisor`: see Response.
+  // `divisor`: see Execution.
   void Add(ResponseItem item, std::shared_ptr<const RequestParams> params,
            int32_t divisor);
-  std::vector<Response> Take();
+  std::vector<Execution> Take();
 
  private:
   struct Group {
     std::shared_ptr<const RequestParams> like;  // of its first item
     int64_t num_bytes = 0;
     bool open = false;  // others may join
-    Response response;
+    Execution execution;
   };
 
   const int64_t threshold_bytes_;

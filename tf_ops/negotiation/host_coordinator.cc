@@ -257,74 +257,64 @@ std::vector<RankMessage> HostCoordinator::TakeMessages(Clock::time_point now) {
   return std::exchange(messages_, {});
 }
 
+// An eviction changes nothing: ids count until all ranks forget them.
 void HostCoordinator::OnResponse(const Response& response) {
-  switch (response.type) {
-    case Response::Type::kExecute:
-    case Response::Type::kError:
-      for (const ResponseItem& item : response.items) OnAnswer(response, item);
-      if (response.type == Response::Type::kError) ExpectLate(response);
-      return;
-    case Response::Type::kJoined:
-      for (size_t i = 0; i < ranks_.size(); ++i) {
-        if (!joined_[i] || !Concerns(response, i)) continue;
-        joined_[i] = false;
-        --num_joined_;
-      }
-      return;
-    case Response::Type::kEvict:  // ids count until all ranks forget them
-    case Response::Type::kQuery:
-    case Response::Type::kTune:
-      return;
+  if (const auto* execution = std::get_if<Execution>(&response)) {
+    for (const ResponseItem& item : execution->items) OnItem(item);
+  } else if (const auto* failure = std::get_if<Failure>(&response)) {
+    OnFailure(*failure);
+  } else if (const auto* end = std::get_if<JoinEnd>(&response)) {
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (!joined_[i] || !Concerns(end->ranks, ranks_[i])) continue;
+      joined_[i] = false;
+      --num_joined_;
+    }
   }
 }
 
-// What the ranks say next under the name is about another call.
-void HostCoordinator::OnAnswer(const Response& response,
-                               const ResponseItem& item) {
+void HostCoordinator::OnItem(const ResponseItem& item) {
   Call* call = FindFor(item);
   if (call == nullptr && item.new_id != 0) call = FindOrAdd(item.name);
-  if (!late_.empty() && response.type == Response::Type::kExecute) {
-    late_.erase(call == nullptr ? item.name : call->name);
-  }
+  if (!late_.empty()) late_.erase(call == nullptr ? item.name : call->name);
   if (call == nullptr) return;
-  for (size_t i = 0; call->num_come > 0 && i < ranks_.size(); ++i) {
-    Arrival* arrival = &call->by_rank[i];
-    const bool is_told = arrival->state == Arrival::State::kTold;
-    if (is_told && Concerns(response, i)) Forget(arrival, call);
-  }
   if (item.new_id != 0) {
     ++call->num_ids;
     ids_[item.new_id] = KnownId{call};
   }
+  ForgetTold(/*ranks=*/{}, call);
+}
+
+void HostCoordinator::ForgetTold(const std::vector<int32_t>& ranks,
+                                 Call* call) {
+  for (size_t i = 0; call->num_come > 0 && i < ranks_.size(); ++i) {
+    Arrival* arrival = &call->by_rank[i];
+    const bool is_told = arrival->state == Arrival::State::kTold;
+    if (is_told && Concerns(ranks, ranks_[i])) Forget(arrival, call);
+  }
   DropIfUnused(call);
 }
 
-void HostCoordinator::ExpectLate(const Response& response) {
-  size_t num_told = 0;
-  while (num_told < ranks_.size() && Concerns(response, num_told)) ++num_told;
-  if (num_told == ranks_.size()) return;
-  for (const ResponseItem& item : response.items) {
-    if (late_.size() == kMostLate) late_.clear();
-    late_.insert(item.name);
-    const Call* const call = FindFor(item);
-    if (call != nullptr && call->num_held > 0) TellAllHeld();
-  }
+void HostCoordinator::OnFailure(const Failure& failure) {
+  Call* call = Find(failure.name);
+  if (call != nullptr) ForgetTold(failure.ranks, call);
+  const auto knows = [&](int rank) { return Concerns(failure.ranks, rank); };
+  if (std::all_of(ranks_.begin(), ranks_.end(), knows)) return;
+  // Another rank may yet come for it.
+  if (late_.size() == kMostLate) late_.clear();
+  late_.insert(failure.name);
+  call = Find(failure.name);
+  if (call != nullptr && call->num_held > 0) TellAllHeld();
 }
 
-bool HostCoordinator::Concerns(const Response& response,
-                               size_t local_rank) const {
-  return response.ranks.empty() ||
-         std::find(response.ranks.begin(), response.ranks.end(),
-                   ranks_[local_rank]) != response.ranks.end();
+HostCoordinator::Call* HostCoordinator::Find(const std::string& name) {
+  const auto found = calls_.find(name);
+  return found == calls_.end() ? nullptr : found->second.get();
 }
 
 HostCoordinator::Call* HostCoordinator::FindFor(const ResponseItem& item) {
-  if (item.cached_id != 0) {
-    const auto known = ids_.find(item.cached_id);
-    return known == ids_.end() ? nullptr : known->second.call;
-  }
-  const auto found = calls_.find(item.name);
-  return found == calls_.end() ? nullptr : found->second.get();
+  if (item.cached_id == 0) return Find(item.name);
+  const auto known = ids_.find(item.cached_id);
+  return known == ids_.end() ? nullptr : known->second.call;
 }
 
 HostCoordinator::Call* HostCoordinator::FindOrAdd(const std::string& name) {

@@ -81,9 +81,10 @@ class HostCoordinator {
   Status OnIds(int local_rank, const RankMessage& message,
                Clock::time_point now);
   void OnForgotten(uint32_t id);
-  void OnAnswer(const Response& response, const ResponseItem& item);
-  // If it is an error of a call that some rank may yet come for.
-  void ExpectLate(const Response& response);
+  void OnItem(const ResponseItem& item);
+  void OnFailure(const Failure& failure);
+  // What `ranks` say next under the name is about another call.
+  void ForgetTold(const std::vector<int32_t>& ranks, Call* call);
   void OnJoin(int local_rank);
   void Arrive(Call* call, int local_rank, Arrival arrival,
               Clock::time_point now);
@@ -110,10 +111,10 @@ class HostCoordinator {
                       TrainingStep step = 0);
 
   Call* FindOrAdd(const std::string& name);
-  Call* FindFor(const ResponseItem& item);  // may be null
+  Call* Find(const std::string& name);      // may be null
+  Call* FindFor(const ResponseItem& item);  // likewise
   void Forget(Arrival* arrival, Call* call);
   void DropIfUnused(Call* call);
-  bool Concerns(const Response& response, size_t local_rank) const;
 
   const std::vector<int> ranks_;
   std::unordered_map<std::string, std::unique_ptr<Call>> calls_;

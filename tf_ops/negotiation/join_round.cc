@@ -13,10 +13,7 @@ bool JoinRound::Join(int rank, bool average_over_active) {
   State& state = ranks_[static_cast<size_t>(rank)];
   if (state.owes_error) {
     state.owes_error = false;
-    failed_.emplace_back();
-    failed_.back().type = Response::Type::kJoined;
-    failed_.back().error = error_;
-    failed_.back().ranks = {rank};
+    failed_.push_back({error_, {rank}});
     return false;
   }
   state.joined = true;
@@ -30,21 +27,20 @@ bool JoinRound::Join(int rank, bool average_over_active) {
 
 // The ranks that have not joined yet get the same error when they do.
 void JoinRound::Fail() {
-  Response response;
-  response.type = Response::Type::kJoined;
+  JoinEnd end;
   std::vector<ValueOnRank> values;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i].owes_error = !ranks_[i].joined;
     if (!ranks_[i].joined) continue;
-    response.ranks.push_back(static_cast<int32_t>(i));
+    end.ranks.push_back(static_cast<int32_t>(i));
     values.push_back({ranks_[i].average_over_active
                           ? "average_over_active=true"
                           : "average_over_active=false",
                       global_ranks_[i]});
   }
   error_ = Disagreement("the average", values);
-  response.error = error_;
-  failed_.push_back(std::move(response));
+  end.error = error_;
+  failed_.push_back(std::move(end));
   Reset();
 }
 
@@ -54,12 +50,11 @@ void JoinRound::Reset() {
 }
 
 void JoinRound::TakeResponses(std::vector<Response>* responses) {
-  for (Response& response : failed_) responses->push_back(std::move(response));
+  for (JoinEnd& end : failed_) responses->push_back(std::move(end));
   failed_.clear();
   if (num_joined_ < ranks_.size()) return;
-  responses->emplace_back();
-  responses->back().type = Response::Type::kJoined;
-  responses->back().last_rank = global_ranks_[static_cast<size_t>(last_rank_)];
+  const int last_rank = global_ranks_[static_cast<size_t>(last_rank_)];
+  responses->push_back(JoinEnd{Status(), /*ranks=*/{}, last_rank});
   Reset();
 }
 

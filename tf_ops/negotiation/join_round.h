@@ -43,7 +43,7 @@ class JoinRound {
   int last_rank_ = 0;
   bool average_over_active_ = false;
   Status error_;
-  std::vector<Response> failed_;  // to be told
+  std::vector<JoinEnd> failed_;  // to be told
 };
 
 }  // namespace hvd

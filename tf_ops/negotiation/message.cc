@@ -267,76 +267,92 @@ void ReadBody(ByteReader* r, const MessageLimits& limits, RankMessage* m) {
   r->Expect(false);  // 0
 }
 
-void WriteBody(const Response& m, ByteWriter* w) {
-  w->Put(m.type);
-  switch (m.type) {
-    case Response::Type::kExecute:
-      w->Put(m.divisor);
-      Write(m.items, w);
-      return;
-    case Response::Type::kError:
-      w->PutString(m.items[0].name);
-      Write(m.error, w);
-      w->Put(m.is_misplaced);
-      WriteList(m.ranks, w);
-      return;
-    case Response::Type::kEvict:
-      Write(m.ids, w);
-      return;
-    case Response::Type::kJoined:
-      w->Put(m.last_rank);
-      Write(m.error, w);
-      WriteList(m.ranks, w);
-      return;
-    case Response::Type::kQuery:
-      w->PutString(m.items[0].name);
-      WriteList(m.ranks, w);
-      WriteList(m.waiting, w);
-      return;
-    case Response::Type::kTune:
-      w->Put(m.tuned.fusion_threshold_bytes);
-      w->Put(m.tuned.cycle_time_us);
-      return;
-  }
+void Write(const Execution& execution, ByteWriter* w) {
+  w->Put(execution.divisor);
+  Write(execution.items, w);
 }
 
-void ReadBody(ByteReader* r, const MessageLimits& limits, Response* m) {
-  m->type = r->GetUpTo(Response::Type::kTune);
-  switch (m->type) {
-    case Response::Type::kExecute:
-      m->divisor = r->GetUpTo(int32_t{limits.num_ranks});
-      Read(r, limits, &m->items);
-      return;
-    case Response::Type::kError:
-      m->items.resize(1);
-      m->items[0].name = r->GetString();
-      Read(r, &m->error);
-      m->is_misplaced = r->Get<uint8_t>() != 0;
-      ReadRanks(r, limits, &m->ranks);
-      return;
-    case Response::Type::kEvict:
-      ReadIds(r, kMaxIds, &m->ids);
-      return;
-    case Response::Type::kJoined:
-      m->last_rank = r->Get<int32_t>();
-      Read(r, &m->error);
-      ReadRanks(r, limits, &m->ranks);
-      return;
-    case Response::Type::kQuery:
-      m->items.resize(1);
-      m->items[0].name = r->GetString();
-      ReadRanks(r, limits, &m->ranks);
-      ReadRanks(r, limits, &m->waiting);
-      return;
-    case Response::Type::kTune:
-      m->tuned.fusion_threshold_bytes = r->Get<int64_t>();
-      m->tuned.cycle_time_us = r->Get<int64_t>();
-      r->Expect(m->tuned.fusion_threshold_bytes >= 0);
-      r->Expect(m->tuned.cycle_time_us >= 0 &&
-                m->tuned.cycle_time_us <= kMaxCycleMicroseconds);
-      return;
+void Read(ByteReader* r, const MessageLimits& limits, Execution* execution) {
+  execution->divisor = r->GetUpTo(int32_t{limits.num_ranks});
+  Read(r, limits, &execution->items);
+}
+
+void Write(const Failure& failure, ByteWriter* w) {
+  w->PutString(failure.name);
+  Write(failure.error, w);
+  w->Put(failure.is_misplaced);
+  WriteList(failure.ranks, w);
+}
+
+void Read(ByteReader* r, const MessageLimits& limits, Failure* failure) {
+  failure->name = r->GetString();
+  Read(r, &failure->error);
+  failure->is_misplaced = r->Get<uint8_t>() != 0;
+  ReadRanks(r, limits, &failure->ranks);
+}
+
+void Write(const Eviction& eviction, ByteWriter* w) { Write(eviction.ids, w); }
+
+void Write(const JoinEnd& end, ByteWriter* w) {
+  w->Put(end.last_rank);
+  Write(end.error, w);
+  WriteList(end.ranks, w);
+}
+
+void Read(ByteReader* r, const MessageLimits& limits, JoinEnd* end) {
+  end->last_rank = r->Get<int32_t>();
+  Read(r, &end->error);
+  ReadRanks(r, limits, &end->ranks);
+}
+
+void Write(const Query& query, ByteWriter* w) {
+  w->PutString(query.name);
+  WriteList(query.ranks, w);
+  WriteList(query.waiting, w);
+}
+
+void Read(ByteReader* r, const MessageLimits& limits, Query* query) {
+  query->name = r->GetString();
+  ReadRanks(r, limits, &query->ranks);
+  ReadRanks(r, limits, &query->waiting);
+}
+
+void Write(const Tunables& tuned, ByteWriter* w) {
+  w->Put(tuned.fusion_threshold_bytes);
+  w->Put(tuned.cycle_time_us);
+}
+
+void Read(ByteReader* r, Tunables* tuned) {
+  tuned->fusion_threshold_bytes = r->Get<int64_t>();
+  tuned->cycle_time_us = r->Get<int64_t>();
+  r->Expect(tuned->fusion_threshold_bytes >= 0);
+  r->Expect(tuned->cycle_time_us >= 0 &&
+            tuned->cycle_time_us <= kMaxCycleMicroseconds);
+}
+
+// The first byte is the number of the alternative, from 1 on.
+void WriteBody(const Response& response, ByteWriter* w) {
+  w->Put(static_cast<uint8_t>(response.index() + 1));
+  std::visit([w](const auto& one) { Write(one, w); }, response);
+}
+
+void ReadBody(ByteReader* r, const MessageLimits& limits, Response* response) {
+  switch (r->Get<uint8_t>()) {
+    case 1:
+      return Read(r, limits, &response->emplace<Execution>());
+    case 2:
+      return Read(r, limits, &response->emplace<Failure>());
+    case 3:
+      return ReadIds(r, kMaxIds, &response->emplace<Eviction>().ids);
+    case 4:
+      return Read(r, limits, &response->emplace<JoinEnd>());
+    case 5:
+      return Read(r, limits, &response->emplace<Query>());
+    case 6:
+      return Read(r, &response->emplace<Tunables>());
+    default:
+      r->Expect(false);
   }
-  r->Expect(false);  // 0
 }
 
 template <typename Message>
@@ -376,6 +392,11 @@ Status DecodeFrame(const std::vector<uint8_t>& bytes, size_t* offset,
 }
 
 }  // namespace
+
+bool Concerns(const std::vector<int32_t>& ranks, int rank) {
+  return ranks.empty() ||
+         std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 void AppendId(uint32_t id, std::vector<IdRun>* runs) {
   if (!runs->empty() && runs->back().first + runs->back().count == id) {

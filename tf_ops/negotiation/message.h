@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tf_ops/common/status.h"
@@ -35,7 +36,7 @@ struct RankMessage {
     kDuplicate,    // `name` was submitted again while in flight
     kForgotten,    // `ids`: an eviction was seen
     kJoin,         // they take part in nothing more until all have joined
-    kElsewhere,    // answers Response::kQuery for `name`
+    kElsewhere,    // answers a Query for `name`
   };
   Type type = Type::kRequest;
   // Who says it, in ascending order, all of one group; empty: all of the group.
@@ -82,29 +83,50 @@ struct ResponseItem {
   std::chrono::nanoseconds late_by{0};
 };
 
-// From the coordinator to all ranks; they act on responses in this order.
-struct Response {
-  enum class Type : uint8_t {
-    kExecute = 1,  // run `items` together
-    kError,        // `items[0].name` fails with `error`
-    kEvict,        // forget `ids`
-    kJoined,       // join ends: all have joined, or `error`
-    kQuery,        // say whether `items[0].name` waits in another process set
-    kTune,         // go on with the settings `tuned`
-  };
-  Type type = Type::kExecute;
+// Run `items` together.
+struct Execution {
   std::vector<ResponseItem> items;
-  // kExecute: what Average divides by if some ranks have joined; 0: none has.
+  // What Average divides by if some ranks have joined; 0: none has.
   int32_t divisor = 0;
-  Status error;
-  bool is_misplaced = false;  // kError: some ranks call in another process set
-  // kError, kJoined, kQuery: whom it concerns; empty: all.
-  std::vector<int32_t> ranks;
-  std::vector<int32_t> waiting;  // kQuery: global ranks that wait
-  int32_t last_rank = 0;         // kJoined: a global rank
-  std::vector<IdRun> ids;
-  Tunables tuned;
 };
+
+// The call `name` fails.
+struct Failure {
+  std::string name;
+  Status error;
+  bool is_misplaced = false;   // some ranks call in another process set
+  std::vector<int32_t> ranks;  // whom it concerns; empty: all
+  // On the coordinator alone, not sent: see ResponseItem.
+  int last_rank = -1;
+  std::chrono::nanoseconds late_by{0};
+};
+
+// Forget `ids`.
+struct Eviction {
+  std::vector<IdRun> ids;
+};
+
+// Join ends: all have joined, or `error`.
+struct JoinEnd {
+  Status error;
+  std::vector<int32_t> ranks;  // whom it concerns; empty: all
+  int32_t last_rank = 0;       // a global rank
+};
+
+// Say whether `name` waits in another process set.
+struct Query {
+  std::string name;
+  std::vector<int32_t> ranks;    // who is asked; empty: all
+  std::vector<int32_t> waiting;  // global ranks that wait
+};
+
+// From the coordinator to all ranks; they act on responses in this order.
+// Tunables: go on with these settings.
+using Response =
+    std::variant<Execution, Failure, Eviction, JoinEnd, Query, Tunables>;
+
+// Whether a response for `ranks` concerns `rank`.
+bool Concerns(const std::vector<int32_t>& ranks, int rank);
 
 // Appends the id to the last run or begins a new one.
 void AppendId(uint32_t id, std::vector<IdRun>* runs);

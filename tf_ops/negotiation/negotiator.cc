@@ -137,7 +137,8 @@ void Negotiator::Announce(Response response, std::vector<Response>* responses) {
 std::vector<uint8_t> Negotiator::EncodeForHosts(Response* response) {
   std::vector<uint8_t> bytes;
   // Alltoalls do not fuse: one is the only item.
-  ResponseItem* item = response->items.empty() ? nullptr : &response->items[0];
+  ResponseItem* item = nullptr;
+  if (auto* run = std::get_if<Execution>(response)) item = &run->items[0];
   if (item == nullptr || item->kind != CollectiveKind::kAlltoall) {
     Encode(*response, &bytes);
     for (int host = 1; host < links_->num_hosts(); ++host) {

@@ -118,7 +118,7 @@ StallMonitor::Findings StallMonitor::Check(
     }
     // Ask repeatedly: a rank cannot always see what it has in flight.
     if (timeout > 0 && waited >= Seconds(query * (watched->num_queries + 1))) {
-      Query(*call, watched, &findings);
+      Ask(*call, watched, &findings);
     }
   }
   for (const Call* call : late) FindCrossing(pending, *call);
@@ -171,21 +171,18 @@ void StallMonitor::FindCrossing(const std::vector<const Call*>& pending,
   }
 }
 
-void StallMonitor::Query(const Call& call, Watched* watched,
-                         Findings* findings) {
+void StallMonitor::Ask(const Call& call, Watched* watched, Findings* findings) {
   ++watched->num_queries;
   if (!watched->asked.empty()) return;  // they have not answered the last one
-  Response response;
-  response.type = Response::Type::kQuery;
-  response.items.resize(1);
-  response.items[0].name = call.name;
-  response.waiting = WaitingRanks(call);
+  Query query;
+  query.name = call.name;
+  query.waiting = WaitingRanks(call);
   for (int rank = 0; rank < size(); ++rank) {
     if (joins_.has(rank)) continue;
     watched->asked.push_back(rank);
-    response.ranks.push_back(rank);
+    query.ranks.push_back(rank);
   }
-  findings->responses.push_back(std::move(response));
+  findings->responses.push_back(std::move(query));
 }
 
 // Decides once all have answered: a missing rank that waits elsewhere will not
@@ -317,22 +314,20 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
                           bool was_awaited) {
   const std::vector<ValueOnRank>& elsewhere = watched_[call.name].elsewhere;
   Missed missed;
-  missed.error.type = Response::Type::kError;
-  missed.error.items.resize(1);
-  missed.error.items[0].name = call.name;
-  missed.error.error = std::move(error);
-  missed.error.is_misplaced = !elsewhere.empty();
+  missed.failure.name = call.name;
+  missed.failure.error = std::move(error);
+  missed.failure.is_misplaced = !elsewhere.empty();
   missed.over.assign(global_ranks_.size(), now);
   missed.since = now;
   missed.was_awaited = was_awaited;
   // A rank that was told of the call before this one, and has not come for this
   // one, had skipped that: it came when the others came for this one.
   const auto told = told_late_.find(call.name);
-  Response response = missed.error;
+  Failure failure = missed.failure;
   bool any_missed = false;
   for (int rank = 0; rank < size(); ++rank) {
     if (call.HasCome(rank)) {
-      response.ranks.push_back(rank);
+      failure.ranks.push_back(rank);
       continue;
     }
     bool will_come = may_come && !joins_.has(rank);
@@ -350,7 +345,7 @@ void StallMonitor::GiveUp(const Call& call, Status error, bool may_come,
     any_missed = any_missed || will_come;
   }
   if (told != told_late_.end()) told_late_.erase(told);
-  findings->responses.push_back(std::move(response));
+  findings->responses.push_back(std::move(failure));
   findings->given_up.push_back(call.name);
   if (any_missed) {
     std::deque<Missed>* const all = &missed_[call.name];
@@ -375,7 +370,7 @@ void StallMonitor::DropMissed(IsOver is_over) {
 }
 
 bool StallMonitor::AnswerLate(const std::string& name, int rank,
-                              Clock::time_point now, Response* error) {
+                              Clock::time_point now, Failure* failure) {
   const auto found = missed_.find(name);
   if (found == missed_.end()) return false;
   const size_t index = static_cast<size_t>(rank);
@@ -389,8 +384,8 @@ bool StallMonitor::AnswerLate(const std::string& name, int rank,
     told.resize(missed->over.size());
     told[index] = true;
   }
-  *error = missed->error;
-  error->ranks = {rank};
+  *failure = missed->failure;
+  failure->ranks = {rank};
   DropMissed([](const Missed&) { return false; });
   return true;
 }

@@ -69,9 +69,9 @@ class StallMonitor {
   bool remembers() const {
     return !missed_.empty() || !told_late_.empty() || !failed_.empty();
   }
-  // Whether `rank` comes for such a call; `*error` then tells it so.
+  // Whether `rank` comes for such a call; `*failure` then tells it so.
   bool AnswerLate(const std::string& name, int rank, Clock::time_point now,
-                  Response* error);
+                  Failure* failure);
   // `rank` has joined: it will not come for any of those.
   void OnJoin(int rank);
   // All ranks have made `call`: whoever missed an earlier call has skipped it.
@@ -87,10 +87,10 @@ class StallMonitor {
     bool is_in_two_sets = false;         // a waiting rank may have it in two
     std::string crossing;  // for the message: who waits for another name
   };
-  // A call that was given up: its error, without ranks, and from when on each
+  // A call that was given up: its failure, without ranks, and from when on each
   // rank no longer comes for it, because it has or will not; never: it may.
   struct Missed {
-    Response error;
+    Failure failure;
     std::vector<Clock::time_point> over;
     Clock::time_point since;  // when it was given up
     bool was_awaited = true;  // a rank has waited for the others
@@ -105,7 +105,7 @@ class StallMonitor {
   // What the text says beside who waits for whom; may be empty.
   std::string Advice(const std::string& name);
   void FindCrossing(const std::vector<const Call*>& pending, const Call& call);
-  void Query(const Call& call, Watched* watched, Findings* findings);
+  void Ask(const Call& call, Watched* watched, Findings* findings);
   // Fails calls between which ranks have come apart by a skipped update.
   void FailSkipped(const std::vector<const Call*>& pending,
                    Clock::time_point now, Findings* findings);
