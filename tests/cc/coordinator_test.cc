@@ -487,6 +487,30 @@ VOICES_TEST_CASE("a name submitted twice fails on all ranks") {
   CHECK(Contains(error.message(), "submitted twice by rank 0"));
 }
 
+// No rank of ours does so.
+TEST_CASE("a failed call of a rank that has come already fails on all ranks") {
+  for (bool is_known : {false, true}) {
+    CAPTURE(is_known);
+    Coordinator c(2, CoordinatorOptions());
+    const auto come = [&c] {
+      for (int rank : {0, 1}) CHECK_OK(c.OnMessage(rank, ACall("a"), kStart));
+    };
+    if (is_known) {
+      come();
+      First<Execution>(&c);
+    }
+    come();
+    RankMessage again = ACall("a");
+    again.params.failure = Status::InvalidArgument("bad");
+    REQUIRE_OK(c.OnMessage(0, again, kStart));
+    const Status error = First<Failure>(&c).error;
+    CHECK(Contains(error.message(), "submitted twice by rank 0"));
+    CHECK(!c.has_pending());
+    come();
+    First<Execution>(&c);
+  }
+}
+
 VOICES_TEST_CASE(
     "small requests of equal parameters fuse up to the threshold") {
   CoordinatorOptions options;

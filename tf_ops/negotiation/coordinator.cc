@@ -116,6 +116,10 @@ void Coordinator::OnRequest(const Speakers& speakers,
   Speakers in_time = speakers;
   if (!AnswerLate(message.name, &in_time)) return;
   Entry* entry = FindOrAdd(message.name);
+  if (entry->is_complete) {  // so this rank has come before
+    entry->duplicate_rank = RanksOf(in_time).front();
+    return;
+  }
   // Equal ones are kept once: that is quick to compare again.
   const bool is_like_first =
       entry->leader != nullptr && *entry->leader == message.params;
