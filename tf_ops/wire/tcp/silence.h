@@ -43,6 +43,8 @@ class Silence {
   void Hear(size_t host, Clock::time_point now);
   void End(size_t host);   // it has said that it ends: it may fall silent
   void Lose(size_t host);  // nothing more comes
+  bool has_ended(size_t host) const { return hosts_[host].has_ended; }
+  bool is_expected(size_t host) const { return hosts_[host].is_expected; }
 
   // What is to be said of one host; a host that is lost is so from now on.
   std::optional<Finding> Look(size_t host, Clock::time_point now);

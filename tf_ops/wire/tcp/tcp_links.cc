@@ -41,8 +41,6 @@ struct Peer {
 
   // Of the thread of the links:
   std::vector<uint8_t> received;  // not yet understood
-  bool has_ended = false;         // in peace
-  bool is_lost = false;           // and nothing more is to be read
 };
 
 std::vector<bool> AreOpen(const std::vector<Fd>& sockets) {
@@ -169,7 +167,7 @@ class TcpLinks : public ControlLinks {
           if (!peer->unsent.empty()) events |= POLLOUT;
         }
         polled.push_back(
-            pollfd{peer->is_lost ? -1 : peer->socket.get(), events, 0});
+            pollfd{MayHear(*peer) ? peer->socket.get() : -1, events, 0});
       }
       polled.push_back(pollfd{wake_.get(), POLLIN, 0});
       const int count =
@@ -246,7 +244,6 @@ class TcpLinks : public ControlLinks {
       case FrameKind::kLost:
         return HearLoss(peer, std::string(body, body + num_bytes));
       case FrameKind::kGoodbye:
-        peer->has_ended = true;
         return silence_.End(peer->host);
       case FrameKind::kAskTime:
         return TellTime(peer, body);
@@ -257,7 +254,7 @@ class TcpLinks : public ControlLinks {
 
   // Begins to read host 0's clock, if that is due.
   void LookAtClock() {
-    if (options_.clock_is_due == nullptr || peers_[0]->is_lost) return;
+    if (options_.clock_is_due == nullptr || !MayHear(*peers_[0])) return;
     if (clock_.is_reading() || !options_.clock_is_due()) return;
     clock_.Begin();
     AskTime();
@@ -288,9 +285,8 @@ class TcpLinks : public ControlLinks {
   }
 
   void Lose(Peer* peer, const std::string& why) {
-    peer->is_lost = true;
     silence_.Lose(peer->host);
-    if (!peer->has_ended) HearLoss(peer, why);
+    if (!silence_.has_ended(peer->host)) HearLoss(peer, why);
   }
 
   void LookAtOwnRanks() {
@@ -319,7 +315,7 @@ class TcpLinks : public ControlLinks {
         options_.heartbeat.count() > 0 && now >= next_heartbeat_;
     if (must_speak) next_heartbeat_ = now + options_.heartbeat;
     for (const auto& peer : peers_) {
-      if (!peer->socket.is_open() || peer->is_lost) continue;
+      if (!MayHear(*peer)) continue;
       if (must_speak) SendFrame(peer.get(), FrameKind::kHeartbeat, nullptr, 0);
       const auto finding = silence_.Look(peer->host, now);
       if (!finding.has_value()) continue;
@@ -332,6 +328,11 @@ class TcpLinks : public ControlLinks {
     }
   }
 
+  // Whether there is a link, and the peer is not lost.
+  bool MayHear(const Peer& peer) const {
+    return silence_.is_expected(peer.host);
+  }
+
   const std::string& Leader(const Peer& peer) const {
     return options_.leaders[peer.host];
   }
@@ -341,7 +342,7 @@ class TcpLinks : public ControlLinks {
     LookAtOwnRanks();
     const Clock::time_point end = Clock::now() + kFarewell;
     for (const auto& peer : peers_) {
-      if (!peer->socket.is_open() || peer->is_lost) continue;
+      if (!MayHear(*peer)) continue;
       SendFrame(peer.get(), FrameKind::kGoodbye, nullptr, 0);
       MutexLock lock(&peer->mu);
       while (!peer->unsent.empty() && Clock::now() < end) {
