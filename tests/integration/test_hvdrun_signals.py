@@ -124,8 +124,11 @@ time.sleep(99)
 """
 
 
-def _start_with_children() -> tuple[subprocess.Popen[str], list[int]]:
-    job = jobs.start("-np", "2", "--", *jobs.python(_WITH_CHILD))
+def _start_with_children(
+    environ: dict[str, str] | None = None,
+) -> tuple[subprocess.Popen[str], list[int]]:
+    rank = jobs.python(_WITH_CHILD)
+    job = jobs.start("-np", "2", "--", *rank, environ=environ)
     assert job.stdout is not None
     children = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
     pids = [*jobs.ranks_of(job.pid), *children]
@@ -137,13 +140,13 @@ def _check_nothing_left(pids: list[int]) -> None:
     jobs.wait_for(lambda: not any(map(jobs.is_alive, pids)), seconds=3)
 
 
-def test_no_orphan_when_the_launcher_is_killed() -> None:
-    before = set(Path("/tmp").glob("hvd-*"))
-    job, pids = _start_with_children()
+def test_no_orphan_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    environ = jobs.clean_environ() | {"TMPDIR": str(tmp_path)}
+    job, pids = _start_with_children(environ)
     job.kill()
     _check_nothing_left(pids)
     jobs.finish(job)
-    assert set(Path("/tmp").glob("hvd-*")) <= before
+    assert not list(tmp_path.glob("hvd-*"))
 
 
 def test_processes_started_by_a_rank_end_with_the_job() -> None:

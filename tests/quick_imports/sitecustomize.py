@@ -9,7 +9,7 @@ A thousand of TensorFlow's modules only give its functions their public names,
 in several versions. Here such a module runs when a name is looked up in it. And
 `tf.nn` runs the Keras of TensorFlow 1 for three wrappers of cells, which are
 left out: no test uses them. Without both, a job of two ranks that train for
-moments takes 7.5 s of the processor instead of 6.5 (medians of five in turns).
+moments takes 6.5 s of the processor instead of 7.5 (medians of five in turns).
 """
 
 from __future__ import annotations
