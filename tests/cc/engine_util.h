@@ -60,8 +60,8 @@ inline bool AreOnHosts() { return std::getenv("HVD_TEST_HOSTS") != nullptr; }
 
 // A rank finds `victim` dead. False if that is on another host.
 inline bool MarkDead(Membership* membership, int victim) {
-  for (int member = 0; member < membership->size(); ++member) {
-    if (membership->global_rank(member) != victim) continue;
+  for (int member = 0; member < membership->members().size(); ++member) {
+    if (membership->members().global_rank(member) != victim) continue;
     membership->MarkDead(member);
     return true;
   }
@@ -72,14 +72,16 @@ inline bool MarkDead(Membership* membership, int victim) {
 inline void MarkDead(const std::vector<HostGroup*>& groups, int victim) {
   for (HostGroup* group : groups) {
     Membership* const membership = group->membership();
-    if (membership->own_global_rank() != victim) MarkDead(membership, victim);
+    if (membership->members().own_global_rank() != victim)
+      MarkDead(membership, victim);
   }
 }
 
 // A rank finds `victim` dead, or hears of it from another host.
 inline void FindDead(Membership* membership, int victim) {
   if (!MarkDead(membership, victim)) {
-    membership->NoteOthersLost("rank " + std::to_string(victim) + " died");
+    membership->other_hosts().NoteLost("rank " + std::to_string(victim) +
+                                       " died");
   }
 }
 

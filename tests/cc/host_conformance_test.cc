@@ -11,6 +11,7 @@
 #include "tf_ops/host/control_channel.h"
 #include "tf_ops/host/crowd.h"
 #include "tf_ops/host/doorbell.h"
+#include "tf_ops/host/first_rank.h"
 #include "tf_ops/host/host_slabs.h"
 #include "tf_ops/host/membership.h"
 
@@ -244,14 +245,15 @@ void TestCrowd(HostGroup* group) {
 
 void TestEverybodyIsThere(HostGroup* group) {
   const Membership& membership = *group->membership();
-  CHECK(membership.rank() == group->rank());
-  CHECK(membership.size() == group->size());
+  const Members& members = membership.members();
+  CHECK(members.rank() == group->rank());
+  CHECK(members.size() == group->size());
   CHECK(membership.epoch() == 0);
-  CHECK(membership.own_global_rank() == membership.rank());
-  for (int rank = 0; rank < membership.size(); ++rank) {
-    CHECK(membership.global_rank(rank) == rank);
+  CHECK(members.own_global_rank() == members.rank());
+  for (int rank = 0; rank < members.size(); ++rank) {
+    CHECK(members.global_rank(rank) == rank);
     CHECK(!membership.IsGone(rank));
-    CHECK(Contains(membership.label(rank), "rank " + std::to_string(rank)));
+    CHECK(Contains(members.label(rank), "rank " + std::to_string(rank)));
   }
   CHECK_OK(membership.CheckPeers());
   CHECK_OK(membership.CheckInterrupt());
@@ -393,9 +395,9 @@ TEST_CASE("a process set knows what its job knows") {
   set->BindToJob({job, job->membership()}, {2, 0});
   CHECK(set->epoch() == 5);
   CHECK(job->membership()->epoch() == 5);
-  CHECK(set->own_global_rank() == 2);
-  CHECK(set->global_rank(1) == 0);
-  CHECK(set->label(0) == "rank 2");
+  CHECK(set->members().own_global_rank() == 2);
+  CHECK(set->members().global_rank(1) == 0);
+  CHECK(set->members().label(0) == "rank 2");
   CHECK_OK(set->CheckPeers());
   const uint32_t ticket = sets[0]->doorbell()->Ticket();
   job->membership()->MarkDead(1);  // not of the set
@@ -420,20 +422,21 @@ TEST_CASE("a rank that leaves tells of a loss that a process set has heard") {
   auto sets = CreateInMemory(RegionShape(2, /*with_wire=*/true));
   const std::shared_ptr<HostGroup> job = std::move(jobs[1]);
   sets[1]->membership()->BindToJob({job, job->membership()}, {0, 1});
-  sets[0]->membership()->NoteOthersLost("rank 7 died");
+  sets[0]->membership()->other_hosts().NoteLost("rank 7 died");
   job->membership()->Leave("shutdown() was called");
   CHECK(jobs[0]->membership()->CheckPeers().message() == "rank 7 died");
 }
 
 TEST_CASE("the wire is blamed only if nothing else explains its end") {
   auto groups = CreateInMemory(RegionShape(2, /*with_wire=*/true));
-  for (const auto& group : groups) group->membership()->SetPlace("b", {4, 5});
+  for (const auto& group : groups)
+    group->membership()->members().SetPlace("b", {4, 5});
   Membership* const last = groups[1]->membership();
-  last->SetPid(2, 33);
+  last->members().SetPid(2, 33);
   last->MarkDead(2, "SIGSEGV");
   const std::string wire = "the wire of host b (pid 33) died (SIGSEGV)";
   CHECK(last->CheckWaitFor(2).message() == wire);
-  groups[0]->membership()->NoteOthersLost("rank 0 is gone");
+  groups[0]->membership()->other_hosts().NoteLost("rank 0 is gone");
   CHECK(last->CheckWaitFor(2).message() == "rank 0 is gone");
   last->MarkDead(0);
   CHECK(last->CheckWaitFor(2).message() == "rank 4 died");
@@ -441,23 +444,25 @@ TEST_CASE("the wire is blamed only if nothing else explains its end") {
 
 TEST_CASE("a leader that has stopped is lost") {
   auto groups = CreateInMemory(RegionShape(2, /*with_wire=*/true));
-  Membership* const leader = groups[0]->membership();
-  Membership* const other = groups[1]->membership();
+  FirstRank leader(groups[0]->membership());
+  const FirstRank other(groups[1]->membership());
+  const FirstRank wire(groups[2]->membership());
   const Clock::time_point now = Clock::now();
-  CHECK_OK(other->CheckLeader(now));
-  leader->NoteLeaderAlive(now, std::chrono::milliseconds(1500));
-  CHECK_OK(other->CheckLeader(now + std::chrono::milliseconds(1400)));
+  CHECK_OK(other.CheckAlive(now));
+  leader.NoteAlive(now, std::chrono::milliseconds(1500));
+  CHECK_OK(other.CheckAlive(now + std::chrono::milliseconds(1400)));
   const Clock::time_point late = now + std::chrono::milliseconds(1600);
-  CHECK(other->CheckLeader(late).code() == StatusCode::kPeerLost);
-  CHECK(Contains(other->CheckLeader(late).message(),
+  CHECK(other.CheckAlive(late).code() == StatusCode::kPeerLost);
+  CHECK(Contains(other.CheckAlive(late).message(),
                  "has stopped: no heartbeat for 1.5 s"));
-  CHECK_OK(leader->CheckLeader(late));
+  CHECK_OK(leader.CheckAlive(late));
   // The wire, which may see it first, knows of the ranks what they have told.
-  CHECK(Contains(groups[2]->membership()->CheckLeader(late).message(),
+  CHECK(Contains(wire.CheckAlive(late).message(),
                  "rank 0, which speaks for its host, has stopped"));
-  leader->SetPlace("b", {4, 5});
-  leader->SetPid(0, 33);
-  CHECK(Contains(groups[2]->membership()->CheckLeader(late).message(),
+  Members& members = groups[0]->membership()->members();
+  members.SetPlace("b", {4, 5});
+  members.SetPid(0, 33);
+  CHECK(Contains(wire.CheckAlive(late).message(),
                  "rank 4 (host b, pid 33), which speaks for its host"));
 }
 

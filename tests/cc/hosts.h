@@ -30,7 +30,7 @@ class Hosts {
       groups_.push_back(CreateInMemory(
           RegionShape(static_cast<int>(of_host.size()), /*with_wire=*/true)));
       for (const auto& group : groups_.back()) {
-        group->membership()->SetPlace("h", of_host);
+        group->membership()->members().SetPlace("h", of_host);
       }
     }
     for (size_t host = 0; host < ranks_.size(); ++host) {
@@ -94,10 +94,10 @@ class Hosts {
       one.why_left = [leader] { return leader->membership()->WhyLeft(); };
       one.why_lost = [leader] { return leader->membership()->WhyLost(); };
       one.others_left = [leader](const std::string& reason) {
-        leader->membership()->NoteOthersLeft(reason);
+        leader->membership()->other_hosts().NoteLeft(reason);
       };
       one.others_lost = [leader](const std::string& reason) {
-        leader->membership()->NoteOthersLost(reason);
+        leader->membership()->other_hosts().NoteLost(reason);
       };
       REQUIRE_OK(ConnectTcpLinks(std::move(one), &links[host]));
     }

@@ -293,7 +293,8 @@ std::vector<Completion> EngineImpl::WorkAsCaller(bool* must_ring) {
 
 void EngineImpl::Shutdown(const std::string& reason) {
   MutexLock join_lock(&join_mu_);
-  const std::string who = std::to_string(membership_->own_global_rank());
+  const std::string who =
+      std::to_string(membership_->members().own_global_rank());
   if (!RefuseMore(Status::Shutdown("shutdown() was called on rank " + who))) {
     return;
   }

@@ -89,7 +89,7 @@ GpuConnection::~GpuConnection() {
   if (communicator_ != nullptr &&
       !communicator_->AwaitEnd(milliseconds(options_.gpu.end_patience_ms))) {
     // Freeing memory would wait for kernels that may never end.
-    LogWarning(membership_->own_global_rank(),
+    LogWarning(membership_->members().own_global_rank(),
                "NCCL has not ended its communicator on GPU " +
                    std::to_string(gpu_->ordinal()) +
                    ". The memory of the collectives stays taken until this "
@@ -133,10 +133,10 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
     const std::chrono::duration<double> waited = Clock::now() - begin;
     const double timeout = options_.stall_timeout_seconds;
     if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
-    return Status::Stalled("rank " +
-                           std::to_string(membership_->own_global_rank()) +
-                           " waited too long for the other ranks to connect "
-                           "their GPUs");
+    return Status::Stalled(
+        "rank " + std::to_string(membership_->members().own_global_rank()) +
+        " waited too long for the other ranks to connect "
+        "their GPUs");
   };
   const Status status =
       Communicator::Create(gpu_, id, collectives_->rank(), collectives_->size(),
@@ -158,9 +158,9 @@ Status GpuConnection::Prepare(int ordinal) {
   const bool is_on_one_host =
       std::all_of(options_.hosts.begin(), options_.hosts.end(),
                   [this](int host) { return host == options_.hosts[0]; });
-  const bool has_order = is_on_one_host || membership_->IsOfJob();
+  const bool has_order = is_on_one_host || membership_->members().AreOfJob();
   if (has_order && order_ == nullptr) {
-    order_ = std::make_unique<LaunchOrder>(membership_);
+    order_ = std::make_unique<LaunchOrder>(&membership_->members());
   }
   if (tracks_ != nullptr) return Status::Ok();
   return GpuTracks::Get(gpu_,

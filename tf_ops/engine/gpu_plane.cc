@@ -177,7 +177,7 @@ Status GpuPlane::ChoosePacking() {
   packing_ = chosen;
   if (options_.gpu.tells_packing && collectives_->rank() == 0 &&
       !times.empty()) {
-    LogInfo(membership_->own_global_rank(),
+    LogInfo(membership_->members().own_global_rank(),
             std::string("small tensors on GPUs are packed by '") +
                 PackingName(chosen) + "' (HVD_GPU_PACKING): 64 took " + times);
   }
@@ -444,7 +444,8 @@ void GpuPlane::TellOfLate(const Status& why) {
       "[hvd_keras, rank %d] %s failed on the GPU after the program had "
       "continued: its results, and all that was computed from them, are "
       "wrong. %s\n",
-      membership_->own_global_rank(), first.c_str(), why.message().c_str());
+      membership_->members().own_global_rank(), first.c_str(),
+      why.message().c_str());
 }
 
 void GpuPlane::Land(Flight flight, const Status& status) {
@@ -454,7 +455,7 @@ void GpuPlane::Land(Flight flight, const Status& status) {
 void GpuPlane::CallBack(std::vector<std::unique_ptr<PendingRequest>> requests,
                         const Status& status) {
   std::vector<Completion> completions;
-  const int rank = membership_->own_global_rank();
+  const int rank = membership_->members().own_global_rank();
   const Clock::time_point now = log_->Now();
   for (std::unique_ptr<PendingRequest>& pending : requests) {
     Finish(std::move(pending), status, now, rank, log_, &completions);

@@ -63,6 +63,7 @@ Worker::Worker(DataPlanes* planes, ControlChannel* control, ControlLinks* links,
                EventLog* log, std::atomic<int64_t>* cycle_time_us)
     : planes_(*planes),
       membership_(membership),
+      first_rank_(membership),
       options_(options),
       place_(PlaceOf(rank, options_)),
       log_(log),
@@ -282,7 +283,7 @@ Status Worker::FindReady(const ResponseItem& item, ReadyRequest* ready) {
     ready->rows = known == nullptr ? item.rows : known->rows;
     ready->host_rows = known == nullptr ? item.host_rows : known->host_rows;
   }
-  ready->member = static_cast<size_t>(membership_->rank());
+  ready->member = static_cast<size_t>(membership_->members().rank());
   if (item.new_id != 0) {
     table_.Remember(item.new_id, item, ready->pending->params);
   }
@@ -402,8 +403,8 @@ void Worker::CheckStalls() {
   const Clock::time_point now = Clock::now();
   if (now < next_stall_check_) return;
   next_stall_check_ = now + kStallCheckInterval;
-  if (membership_->rank() == 0) membership_->NoteFirstLooks(now);
-  const Status leader = membership_->CheckLeader(now);
+  if (membership_->members().rank() == 0) first_rank_.NoteLooks(now);
+  const Status leader = first_rank_.CheckAlive(now);
   if (!leader.ok() && must_watch()) return Break(leader);
   const PendingRequest* oldest = table_.Oldest();
   std::vector<std::string> warnings;
@@ -419,12 +420,13 @@ void Worker::CheckStalls() {
 void Worker::WarnOfFirst(Clock::time_point now,
                          std::chrono::duration<double> waited) {
   const double patience = options_.stall_warning_seconds;
-  if (membership_->rank() == 0 || patience <= 0 || waited.count() < patience) {
+  if (membership_->members().rank() == 0 || patience <= 0 ||
+      waited.count() < patience) {
     return;
   }
   const std::chrono::duration<double> silence(
       std::clamp(patience, kFewestSilentSeconds, kMostSilentSeconds));
-  const std::string line = membership_->WarnOfFirst(
+  const std::string line = first_rank_.WarnOfSilence(
       now, std::chrono::duration_cast<std::chrono::milliseconds>(silence));
   if (!line.empty()) LogWarning(global_rank(), line);
 }

@@ -18,6 +18,7 @@
 #include "tf_ops/engine/event_log.h"
 #include "tf_ops/engine/options.h"
 #include "tf_ops/host/control_channel.h"
+#include "tf_ops/host/first_rank.h"
 #include "tf_ops/host/membership.h"
 #include "tf_ops/negotiation/negotiator.h"
 #include "tf_ops/negotiation/request_table.h"
@@ -103,6 +104,7 @@ class Worker {
 
   DataPlanes& planes_;
   Membership* const membership_;
+  FirstRank first_rank_;
   const EngineOptions options_;
   const RankPlace place_;
   EventLog* const log_;

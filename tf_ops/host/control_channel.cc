@@ -59,8 +59,9 @@ Status ControlChannel::CheckCounters(int peer, uint64_t num_written,
   if (num_written - num_read <= kRingBytes) return Status::Ok();
   return Status::Internal(
       "the control stream between rank " +
-      std::to_string(membership_.own_global_rank()) + " and " +
-      membership_.label(peer) + " is corrupt: " + std::to_string(num_written) +
+      std::to_string(membership_.members().own_global_rank()) + " and " +
+      membership_.members().label(peer) +
+      " is corrupt: " + std::to_string(num_written) +
       " bytes were written and " + std::to_string(num_read) + " read");
 }
 
@@ -121,9 +122,10 @@ Status ControlChannel::FlushAll() {
       if (membership_.IsGone(peer)) {
         outbox.clear();
       } else if (late) {
-        return Status::Stalled(membership_.label(peer) +
-                               " does not read the messages of rank " +
-                               std::to_string(membership_.own_global_rank()));
+        return Status::Stalled(
+            membership_.members().label(peer) +
+            " does not read the messages of rank " +
+            std::to_string(membership_.members().own_global_rank()));
       }
     }
     // Not Doorbell::Wait: the engine's thread may be sleeping there.

@@ -11,6 +11,10 @@ void Doorbell::Ring(int rank) {
   if (rung->sleeping.load() != 0) FutexWakeAll(&rung->count);
 }
 
+void Doorbell::RingAll() {
+  for (int member = 0; member < region_.num_members(); ++member) Ring(member);
+}
+
 void Doorbell::Wait(uint32_t ticket, std::chrono::microseconds timeout,
                     bool spin) {
   RankDoorbell* const own = bell(rank_);

@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Ring, RingOwn and Ticket are for any thread; Wait is for one thread, the
+// The Rings and Ticket are for any thread; Wait is for one thread, the
 // engine's; BeginWatch, Watch and EndWatch are for one other thread at a time.
 class Doorbell {
  public:
@@ -20,6 +20,7 @@ class Doorbell {
 
   void Ring(int rank);
   void RingOwn() { Ring(rank_); }
+  void RingAll();
 
   // Read the ticket, look for work, then wait with it: a ring in between makes
   // the wait return at once.

@@ -30,8 +30,8 @@ class HostGroup {
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
 
-  int rank() const { return membership_.rank(); }
-  int size() const { return membership_.size(); }
+  int rank() const { return membership_.members().rank(); }
+  int size() const { return membership_.members().size(); }
 
   HostSlabs* slabs() { return &slabs_; }
   ControlChannel* control() { return &control_; }

@@ -69,10 +69,10 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
     }
     if (wait_timeout_.count() > 0 && Clock::now() - begin > wait_timeout_) {
       status = Status::Stalled(
-          membership_.label(peer) +
+          membership_.members().label(peer) +
           " stopped in the middle of a collective: nothing came from it for " +
           std::to_string(wait_timeout_.count() / 1000) + " s (rank " +
-          std::to_string(membership_.own_global_rank()) + " waits)");
+          std::to_string(membership_.members().own_global_rank()) + " waits)");
       break;
     }
   }
@@ -83,7 +83,7 @@ Status HostSlabs::WaitSlowly(int peer, std::atomic<uint32_t>* word,
 // All ranks of the host wait for the same one.
 void HostSlabs::WarnOf(int peer) const {
   if (rank_ != (peer == 0 ? 1 : 0)) return;
-  std::string text = membership_.label(peer);
+  std::string text = membership_.members().label(peer);
   text += peer == size_ ? " has carried no data for "
                         : " has stopped in the middle of a collective: "
                           "nothing has come from it for ";
@@ -92,7 +92,7 @@ void HostSlabs::WarnOf(int peer) const {
   if (peer == size_) {
     text += ". Has a rank on another host stopped, or the network?";
   }
-  LogWarning(membership_.own_global_rank(), text);
+  LogWarning(membership_.members().own_global_rank(), text);
 }
 
 Status HostSlabs::CheckWaitFor(int peer, uint32_t value) const {

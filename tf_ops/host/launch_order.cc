@@ -23,12 +23,12 @@ Status Await(F is_over, const LaunchOrder::Look& look) {
 
 }  // namespace
 
-LaunchOrder::LaunchOrder(const Membership* membership)
-    : membership_(membership),
-      set_(membership->region()),
-      job_(membership->job_region()),
-      own_(&set_.area(membership->rank())->turns),
-      own_job_(&job_.area(membership->job_member(membership->rank()))->turns) {}
+LaunchOrder::LaunchOrder(const Members* members)
+    : members_(*members),
+      set_(members->region()),
+      job_(members->job_region()),
+      own_(&set_.area(members->rank())->turns),
+      own_job_(&job_.area(members->job_member(members->rank()))->turns) {}
 
 LaunchOrder::~LaunchOrder() {
   const Clock::time_point end = Clock::now() + kLastPatience;
@@ -55,7 +55,7 @@ bool LaunchOrder::TryDraw() const {
     }
     if (has_room) {
       for (int member = 0; member < set_.size(); ++member) {
-        const int job_member = membership_->job_member(member);
+        const int job_member = members_.job_member(member);
         const uint64_t turn =
             job_.area(job_member)->turns.num_given.fetch_add(1) + 1;
         set_.area(member)->turns.by_launch[num_ended_ % kNumTurns].store(turn);

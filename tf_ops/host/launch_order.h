@@ -18,14 +18,15 @@
 
 #include "tf_ops/common/futex.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/host/membership.h"
+#include "tf_ops/host/members.h"
 
 namespace hvd {
 
 // One thread calls it. All members launch the same things in the same order.
 class LaunchOrder {
  public:
-  explicit LaunchOrder(const Membership* membership);
+  // Borrows `members`, of a set that BindToJob has bound, if it is one.
+  explicit LaunchOrder(const Members* members);
   // Lets others go on, even if launches that were drawn have not come.
   ~LaunchOrder();
   LaunchOrder(const LaunchOrder&) = delete;
@@ -41,7 +42,7 @@ class LaunchOrder {
   bool IsDrawn() const;
   bool TryDraw() const;  // false: another rank is at it, or is far behind
 
-  const Membership* const membership_;
+  const Members& members_;
   const RegionView set_;
   const RegionView job_;
   GpuTurns* const own_;      // in the set

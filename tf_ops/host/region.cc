@@ -12,6 +12,20 @@ constexpr uint32_t kLayoutVersion = 8;
 
 }  // namespace
 
+void Words::Set(const std::string& words) {
+  uint32_t unset = 0;
+  if (!is_set.compare_exchange_strong(unset, 1)) return;
+  const size_t count = std::min(words.size(), kWordsBytes - 1);
+  std::memcpy(text, words.data(), count);
+  text[count] = 0;
+  is_set.store(2);
+}
+
+std::string Words::Get() const {
+  if (is_set.load() != 2) return "";
+  return std::string(text, strnlen(text, kWordsBytes));
+}
+
 RegionView::RegionView(void* memory) : base_(static_cast<std::byte*>(memory)) {
   shape_.size = static_cast<int>(header()->size);
   shape_.has_wire = header()->has_wire != 0;

@@ -33,8 +33,11 @@ struct RegionShape {
   size_t slab_bytes() const { return kNumSlots * slot_bytes(); }
 };
 
-// Words that are written once and may be read once `is_set` says so.
+// Words that are written once. Any thread of any member may call it.
 struct Words {
+  void Set(const std::string& words);  // the first ones stay
+  std::string Get() const;             // empty until they are set
+
   std::atomic<uint32_t> is_set;  // 0: no, 1: being written, 2: yes
   char text[kWordsBytes];        // ends with 0
 };

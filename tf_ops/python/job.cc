@@ -7,6 +7,7 @@
 #include "tf_ops/common/log.h"
 #include "tf_ops/common/threads.h"
 #include "tf_ops/engine/gpu_split.h"
+#include "tf_ops/host/first_rank.h"
 #include "tf_ops/host/in_memory/in_memory.h"
 #include "tf_ops/host/shm/shm.h"
 #include "tf_ops/observe/communication_meter.h"
@@ -92,7 +93,7 @@ std::shared_ptr<HostGroup> MakeGroup(
 
 // The members of the job's region that are members of the set's.
 std::vector<int> JobMembers(const Place& place, const std::vector<int>& ranks,
-                            const Membership& job) {
+                            const Members& job) {
   std::vector<int> local = ranks;
   if (place.has_wire()) {
     local.clear();
@@ -113,7 +114,7 @@ std::shared_ptr<HostGroup> MakeGroupOfSet(
     const Place& place, const std::vector<int>& ranks,
     std::shared_ptr<Membership> job,
     const std::optional<SegmentTuple>& segment) {
-  const std::vector<int> members = JobMembers(place, ranks, *job);
+  const std::vector<int> members = JobMembers(place, ranks, job->members());
   if (!segment.has_value()) {
     std::shared_ptr<HostGroup> alone =
         std::move(CreateInMemory(1, job->epoch())[0]);
@@ -156,21 +157,23 @@ std::unique_ptr<ControlLinks> MakeLinks(const Place& place,
   // `group` lives as long as one of these functions.
   options.ring = [group] { group->doorbell()->RingOwn(); };
   options.alive = [group, timeout = options.timeout] {
-    group->membership()->NoteLeaderAlive(Clock::now(), timeout);
+    FirstRank(group->membership()).NoteAlive(Clock::now(), timeout);
   };
   options.why_left = [group] { return group->membership()->WhyLeft(); };
   options.why_lost = [group] { return group->membership()->WhyLost(); };
   options.others_left = [group](const std::string& reason) {
-    group->membership()->NoteOthersLeft(reason);
+    group->membership()->other_hosts().NoteLeft(reason);
   };
   options.others_lost = [group](const std::string& reason) {
-    group->membership()->NoteOthersLost(reason);
+    group->membership()->other_hosts().NoteLost(reason);
   };
   options.warning = Milliseconds(warning_seconds);
   options.warn = [group](const std::string& text) {
-    LogWarning(group->membership()->own_global_rank(), text);
+    LogWarning(group->membership()->members().own_global_rank(), text);
   };
-  options.is_minority = [group] { group->membership()->NoteMinority(); };
+  options.is_minority = [group] {
+    group->membership()->other_hosts().NoteMinority();
+  };
   if (options.host != 0 && !options.job_ranks.empty()) {
     options.clock_is_due = [] {
       return TheTimeline()->ClockIsDue(Clock::now());
@@ -300,7 +303,7 @@ void CheckPeers() { RaiseIfError(EngineOrRaise()->membership()->CheckPeers()); }
 
 bool IsMinority() {
   const std::shared_ptr<Engine> engine = GlobalEngine();
-  return engine != nullptr && engine->membership()->IsMinority();
+  return engine != nullptr && engine->membership()->other_hosts().IsMinority();
 }
 
 std::shared_ptr<Engine> EngineOrRaise() {

@@ -95,9 +95,9 @@ Status PidfdWatch::Open(const std::vector<pid_t>& pids) {
   pidfds_.resize(pids.size());
   for (size_t peer = 0; peer < pids.size(); ++peer) {
     const int rank = static_cast<int>(peer);
-    membership_->SetPid(rank, pids[peer]);
-    if (rank == membership_->rank()) continue;
-    const std::string who = membership_->label(rank);
+    membership_->members().SetPid(rank, pids[peer]);
+    if (rank == membership_->members().rank()) continue;
+    const std::string who = membership_->members().label(rank);
     pidfds_[peer] =
         Fd(static_cast<int>(syscall(SYS_pidfd_open, pids[peer], 0)));
     if (pidfds_[peer].is_open()) continue;
@@ -125,7 +125,7 @@ void PidfdWatch::Watch() {
     MarkDeadOnes();
     if (wire_due_.has_value() && Clock::now() >= *wire_due_) {
       wire_due_.reset();
-      membership_->MarkDead(membership_->size(), how_wire_ended_);
+      membership_->MarkDead(membership_->members().size(), how_wire_ended_);
     }
   }
 }
@@ -139,7 +139,8 @@ int PidfdWatch::MillisecondsLeft() const {
 }
 
 void PidfdWatch::Note(int member) {
-  if (member < membership_->size()) return membership_->MarkDead(member);
+  if (member < membership_->members().size())
+    return membership_->MarkDead(member);
   how_wire_ended_ = HowItEnded(pids_[static_cast<size_t>(member)]);
   if (how_wire_ended_ == "SIGKILL") {
     membership_->MarkDead(member, how_wire_ended_);

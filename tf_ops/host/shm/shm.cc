@@ -93,7 +93,7 @@ Status AttachSegment(const ShmSegment& segment, int member,
   HVD_RETURN_IF_ERROR(Open(segment, &memory));
   *group = std::make_unique<HostGroup>(std::move(memory), member, epoch);
   if (!global_ranks.empty()) {
-    (*group)->membership()->SetPlace(host, global_ranks);
+    (*group)->membership()->members().SetPlace(host, global_ranks);
   }
   std::unique_ptr<DeathWatch> watch;
   HVD_RETURN_IF_ERROR(PidfdWatch::Start(pids, (*group)->membership(), &watch));
