@@ -25,14 +25,6 @@ RankMessage By(std::vector<int32_t> ranks, RankMessage message) {
   return message;
 }
 
-RankMessage Ids(Type type, uint32_t id) {
-  RankMessage message;
-  message.type = type;
-  AppendId(id, &message.ids);
-  return message;
-}
-RankMessage Ready(uint32_t id) { return Ids(Type::kReady, id); }
-
 // Lets all know `name` and returns its id.
 uint32_t Learn(Coordinator* c, const std::string& name) {
   for (int host : {0, 1}) REQUIRE_OK(c->OnMessage(host, ACall(name), kStart));
@@ -42,7 +34,7 @@ uint32_t Learn(Coordinator* c, const std::string& name) {
 TEST_CASE("two messages are a round of two hosts") {
   Coordinator c(5, Options());
   const uint32_t id = Learn(&c, "a");
-  RankMessage ready = Ready(id);
+  RankMessage ready = Ready({id});
   ready.last_rank = 3;
   REQUIRE_OK(c.OnMessage(0, ready, After(0)));
   CHECK(c.TakeResponses().empty());
@@ -59,16 +51,16 @@ TEST_CASE("whole hosts, some ranks and requests in full make one call") {
   using Messages = std::vector<std::pair<int, RankMessage>>;
   const uint32_t id = 1;
   for (const Messages& messages :
-       {Messages{{1, By({2}, Ready(id))},
-                 {0, Ready(id)},
-                 {1, By({1, 4}, Ready(id))}},
-        Messages{{0, Ready(id)},
+       {Messages{{1, By({2}, Ready({id}))},
+                 {0, Ready({id})},
+                 {1, By({1, 4}, Ready({id}))}},
+        Messages{{0, Ready({id})},
                  {1, By({1}, ACall("a"))},
-                 {1, By({2, 4}, Ready(id))}},
-        Messages{{1, By({1, 2, 4}, Ready(id))}, {0, ACall("a")}},
-        Messages{{1, Ready(id)},
+                 {1, By({2, 4}, Ready({id}))}},
+        Messages{{1, By({1, 2, 4}, Ready({id}))}, {0, ACall("a")}},
+        Messages{{1, Ready({id})},
                  {0, By({3}, ACall("a"))},
-                 {0, By({0}, Ready(id))}}}) {
+                 {0, By({0}, Ready({id}))}}}) {
     Coordinator c(5, Options());
     REQUIRE(Learn(&c, "a") == id);
     bool all_by_id = true;
@@ -83,7 +75,7 @@ TEST_CASE("whole hosts, some ranks and requests in full make one call") {
     CHECK(item.new_id == (all_by_id ? 0 : 2));
     // What is known now serves the next round.
     for (int host : {0, 1}) {
-      REQUIRE_OK(c.OnMessage(host, Ready(all_by_id ? 1 : 2), kStart));
+      REQUIRE_OK(c.OnMessage(host, Ready({all_by_id ? 1u : 2u}), kStart));
     }
     CHECK(First<Execution>(&c).items[0].cached_id == (all_by_id ? 1 : 2));
   }
@@ -92,9 +84,9 @@ TEST_CASE("whole hosts, some ranks and requests in full make one call") {
 TEST_CASE("a mismatch of hosts names ranks") {
   Coordinator c(5, Options());
   const uint32_t id = Learn(&c, "a");
-  REQUIRE_OK(c.OnMessage(0, Ready(id), kStart));
+  REQUIRE_OK(c.OnMessage(0, Ready({id}), kStart));
   REQUIRE_OK(c.OnMessage(1, By({1, 4}, ACall("a", {3})), kStart));
-  REQUIRE_OK(c.OnMessage(1, By({2}, Ready(id)), kStart));
+  REQUIRE_OK(c.OnMessage(1, By({2}, Ready({id})), kStart));
   CHECK(First<Failure>(&c).error.message() ==
         "ranks disagree on the shape: [2] on ranks 0, 2 and 3; [3] on ranks 1 "
         "and 4");
@@ -103,7 +95,7 @@ TEST_CASE("a mismatch of hosts names ranks") {
 TEST_CASE("a stall of a host names its ranks") {
   Coordinator c(5, Options());
   const uint32_t id = Learn(&c, "a");
-  REQUIRE_OK(c.OnMessage(1, Ready(id), kStart));
+  REQUIRE_OK(c.OnMessage(1, Ready({id}), kStart));
   CHECK(
       c.CheckStalls(After(10))[0] ==
       Advised(
@@ -115,13 +107,13 @@ TEST_CASE("a stall of a host names its ranks") {
   CHECK(failure.ranks == std::vector<int32_t>{1, 2, 4});
   // Host 0 comes late, while rank 1 calls again.
   REQUIRE_OK(c.OnMessage(1, By({1}, ACall("a")), After(61)));
-  REQUIRE_OK(c.OnMessage(0, Ready(id), After(61)));
+  REQUIRE_OK(c.OnMessage(0, Ready({id}), After(61)));
   const std::vector<Response> late = c.TakeResponses();
   REQUIRE(late.size() == 2);
   CHECK(std::get<Failure>(late[0]).ranks == std::vector<int32_t>{0});
   CHECK(std::get<Failure>(late[1]).ranks == std::vector<int32_t>{3});
-  REQUIRE_OK(c.OnMessage(1, By({2, 4}, Ready(id)), After(61)));
-  REQUIRE_OK(c.OnMessage(0, Ready(id), After(61)));
+  REQUIRE_OK(c.OnMessage(1, By({2, 4}, Ready({id})), After(61)));
+  REQUIRE_OK(c.OnMessage(0, Ready({id}), After(61)));
   First<Execution>(&c);
 }
 
@@ -131,12 +123,12 @@ TEST_CASE("an id is forgotten once all hosts have") {
   Coordinator c(5, options);
   const uint32_t id = Learn(&c, "a");
   for (const char* name : {"b", "c"}) Learn(&c, name);
-  REQUIRE_OK(c.OnMessage(0, Ready(id), kStart));  // may still come
-  REQUIRE_OK(c.OnMessage(0, Ids(Type::kForgotten, id), kStart));
-  REQUIRE_OK(c.OnMessage(1, Ready(id), kStart));
+  REQUIRE_OK(c.OnMessage(0, Ready({id}), kStart));  // may still come
+  REQUIRE_OK(c.OnMessage(0, Ids(Type::kForgotten, {id}), kStart));
+  REQUIRE_OK(c.OnMessage(1, Ready({id}), kStart));
   First<Execution>(&c);
-  REQUIRE_OK(c.OnMessage(1, Ids(Type::kForgotten, id), kStart));
-  CHECK(!c.OnMessage(1, Ready(id), kStart).ok());
+  REQUIRE_OK(c.OnMessage(1, Ids(Type::kForgotten, {id}), kStart));
+  CHECK(!c.OnMessage(1, Ready({id}), kStart).ok());
 }
 
 TEST_CASE("a host speaks for its own ranks alone, once for each") {

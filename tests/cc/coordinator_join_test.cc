@@ -26,13 +26,6 @@ RankMessage Join(bool average_over_active = false) {
   return message;
 }
 
-RankMessage Ready(uint32_t id) {
-  RankMessage message;
-  message.type = RankMessage::Type::kReady;
-  AppendId(id, &message.ids);
-  return message;
-}
-
 RankMessage Elsewhere(const std::string& name, int process_set_id) {
   RankMessage message;
   message.type = RankMessage::Type::kElsewhere;
@@ -70,7 +63,7 @@ VOICES_TEST_CASE("joined ranks are not waited for") {
     CHECK(*run.items[0].params == ACall(name).params);
     const uint32_t id = run.items[0].new_id;
     // Send its id: the rank that has joined knows what it means.
-    for (int rank : {0, 2}) REQUIRE_OK(c.OnMessage(rank, Ready(id), kStart));
+    for (int rank : {0, 2}) REQUIRE_OK(c.OnMessage(rank, Ready({id}), kStart));
     run = Only<Execution>(&c);
     CHECK(run.items[0].cached_id == id);
     CHECK(run.divisor == 3);
@@ -83,9 +76,9 @@ VOICES_TEST_CASE("joined ranks are not waited for") {
     CHECK(Only<JoinEnd>(&c).last_rank == 6);
     CHECK(!c.has_pending());
     // As before.
-    for (int rank : {0, 2}) REQUIRE_OK(c.OnMessage(rank, Ready(id), kStart));
+    for (int rank : {0, 2}) REQUIRE_OK(c.OnMessage(rank, Ready({id}), kStart));
     CHECK(c.TakeResponses().empty());
-    REQUIRE_OK(c.OnMessage(1, Ready(id), kStart));
+    REQUIRE_OK(c.OnMessage(1, Ready({id}), kStart));
     CHECK(Only<Execution>(&c).divisor == 0);
   }
 }
@@ -133,7 +126,7 @@ VOICES_TEST_CASE("other kinds than allreduce fail once a rank has joined") {
         "ranks 1 and 6 have joined; from then on only allreduces can run. "
         "Received: " +
         std::string(CollectiveKindName(kind)) + " on rank 4";
-    for (const RankMessage& again : {message, Ready(id)}) {
+    for (const RankMessage& again : {message, Ready({id})}) {
       REQUIRE_OK(c.OnMessage(1, again, kStart));
       REQUIRE_OK(c.OnMessage(0, Join(), kStart));
       REQUIRE_OK(c.OnMessage(2, Join(), kStart));

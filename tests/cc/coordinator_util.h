@@ -29,6 +29,17 @@ inline RankMessage ACall(const std::string& name, Shape shape = {2}) {
   return message;
 }
 
+inline RankMessage Ids(RankMessage::Type type, std::vector<uint32_t> ids) {
+  RankMessage message;
+  message.type = type;
+  for (uint32_t id : ids) AppendId(id, &message.ids);
+  return message;
+}
+
+inline RankMessage Ready(std::vector<uint32_t> ids) {
+  return Ids(RankMessage::Type::kReady, std::move(ids));
+}
+
 // A set of global ranks 3, 5 and 8, which messages name.
 inline CoordinatorOptions SetOptions() {
   CoordinatorOptions options;

@@ -17,15 +17,6 @@ using Ranks = std::vector<int32_t>;
 const Ranks kAll;  // of the host
 constexpr auto kSoon = std::chrono::milliseconds(1);
 
-RankMessage Ids(Type type, const std::vector<uint32_t>& ids) {
-  RankMessage message;
-  message.type = type;
-  for (uint32_t id : ids) AppendId(id, &message.ids);
-  return message;
-}
-RankMessage Ready(const std::vector<uint32_t>& ids) {
-  return Ids(Type::kReady, ids);
-}
 RankMessage OfType(Type type, const std::string& name = "") {
   RankMessage message;
   message.type = type;
