@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -28,22 +29,26 @@ def noted(
 ) -> tf.data.Dataset:
     """Returns the batches; passes a checksum of the first rows to `note`."""
 
-    def tell(num_rows: Any, *values: Any) -> Any:
-        rows = [values[i::_NUM_ROWS] for i in range(int(num_rows))]
-        note(" ".join(map(_checksum_of, rows)))
-        return num_rows
-
     @as_it_is
     def look(step: tf.Tensor, *batch: Any) -> Any:
         def told() -> tf.Tensor:
             flat = tf.nest.flatten(batch)
             num_rows = tf.minimum(_rows.num_rows_of(flat[0]), _NUM_ROWS)
-            values = [
-                _values_of(_rows.taken(tensor, _place(row, num_rows)))
-                for tensor in flat
-                for row in range(_NUM_ROWS)
-            ]
-            (told,) = call_on_arrays(tell, [num_rows, *values], [tf.int64])
+            values = [_first_of(tensor, num_rows) for tensor in flat]
+            counts = [len(each) for each in values]
+
+            def tell(num_rows: Any, *found: Any) -> Any:
+                left = iter(found)
+                rows = [_by_row([*islice(left, count)]) for count in counts]
+                checksums = [
+                    _checksum_of([each[row] for each in rows])
+                    for row in range(int(num_rows))
+                ]
+                note(" ".join(checksums))
+                return num_rows
+
+            tensors = [num_rows, *chain(*values)]
+            (told,) = call_on_arrays(tell, tensors, [tf.int64])
             return tf.ensure_shape(told, [])
 
         is_first = tf.equal(step, 0)
@@ -200,12 +205,20 @@ def _parts(batch: Any) -> tuple[Any, ...]:
     return batch if isinstance(batch, tuple) else (batch,)
 
 
-def _place(row: int, num_rows: tf.Tensor) -> tf.Tensor:
-    """Returns a vector of one row number, or of none behind the end."""
-    return tf.range(
-        tf.minimum(tf.cast(row, tf.int64), num_rows),
-        tf.minimum(tf.cast(row + 1, tf.int64), num_rows),
-    )
+def _first_of(tensor: Any, num_rows: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the first rows: as one tensor, or the values of each row."""
+    if isinstance(tensor, tf.Tensor):
+        return [tensor[:num_rows]]
+    places = [tf.range(num_rows)[row : row + 1] for row in range(_NUM_ROWS)]
+    return [_values_of(_rows.taken(tensor, place)) for place in places]
+
+
+def _by_row(found: list[Any]) -> list[Any]:
+    """Returns the values of each row, of what `_first_of` has given."""
+    if len(found) > 1:
+        return found
+    (rows,) = found
+    return [rows[at : at + 1].reshape(-1) for at in range(len(rows))]
 
 
 def _values_of(tensor: Any) -> tf.Tensor:
