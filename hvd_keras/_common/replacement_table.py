@@ -586,7 +586,8 @@ TABLE = (
         ".StructuredFunctionWrapper",
         "__init__",
         "data._random_maps",
-        "trace functions behind `hvd.shard` with the rank's own seed",
+        "trace functions behind `hvd.shard` with the rank's own seed, and ours "
+        "without optimizing them in each epoch",
         "ranks change their data by the same random numbers",
         _TENSORFLOW,
     ),

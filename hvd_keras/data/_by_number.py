@@ -14,6 +14,7 @@ from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _formats, _records
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data._lengths import of_rows
+from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows
 from hvd_keras.data._numbering import Numbering
 from hvd_keras.data._passes import (
@@ -128,7 +129,7 @@ class _RecordsDataset(PassDataset):
         fetch = as_it_is(lambda numbers: reader.fetch(numbers))
         self.rows = Rows(
             self._numbers(),
-            as_it_is(lambda row: row),
+            light(lambda row: row),
             fetch=fetch,
             is_light=True,
             has_work=True,
@@ -146,11 +147,11 @@ class _RecordsDataset(PassDataset):
         def part_of(number: Any, index: Any) -> Any:
             return numbering.numbers_of(order.part(number, int(index)))
 
-        @as_it_is
+        @light
         def numbers_of_pass(_: tf.Tensor) -> tf.data.Dataset:
             (number,) = call_on_arrays(self.begin, [], [tf.int64])
 
-            @as_it_is
+            @light
             def numbers_of_part(index: tf.Tensor) -> tf.Tensor:
                 (numbers,) = call_on_arrays(
                     part_of, [number, index], [tf.int64]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _rows
+from hvd_keras.data._light import light
 from hvd_keras.data._pass import Pass
 
 _NUM_ROWS = 4
@@ -29,7 +29,6 @@ def noted(
 ) -> tf.data.Dataset:
     """Returns the batches; passes a checksum of the first rows to `note`."""
 
-    @as_it_is
     def look(step: tf.Tensor, *batch: Any) -> Any:
         def told() -> tf.Tensor:
             flat = tf.nest.flatten(batch)
@@ -60,7 +59,7 @@ def noted(
         return batch if len(batch) > 1 else batch[0]
 
     return batches.enumerate().map(
-        lambda step, batch: look(step, *_parts(batch))
+        light(lambda step, batch: look(step, *_parts(batch)))
     )
 
 
@@ -86,7 +85,7 @@ def left_batches(
             raise ValueError(_other_order(part, int(index)))
         return np.False_
 
-    @as_it_is
+    @light
     def is_left(index: tf.Tensor, row: Any) -> tf.Tensor:
         def compared() -> tf.Tensor:
             values = [_values_of(part) for part in tf.nest.flatten(row)]
@@ -99,7 +98,7 @@ def left_batches(
     # The numbers stay until rows are batches: `map` makes a dense tensor of a
     # ragged row, and those make no batch.
     batches = make(rows.enumerate().filter(is_left))
-    return batches.map(as_it_is(lambda indices, batch: batch))
+    return batches.map(light(lambda indices, batch: batch))
 
 
 def left_numbers(numbers: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
@@ -117,7 +116,7 @@ def left_numbers(numbers: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
                 raise ValueError(_other_order(part, index))
         return place
 
-    @as_it_is
+    @light
     def left_of(place: tf.Tensor, chunk: Any) -> tf.data.Dataset:
         flat = tf.nest.flatten(chunk)
 
@@ -178,7 +177,7 @@ def _seeing_first(
 ) -> tf.data.Dataset:
     """Returns the elements; `see` gets a 0 and the values of the first one."""
 
-    @as_it_is
+    @light
     def look(place: tf.Tensor, element: Any) -> Any:
         def seen() -> tf.Tensor:
             values = [_values_of(part) for part in tf.nest.flatten(element)]

@@ -15,6 +15,7 @@ from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _passing, _sources
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._lengths import ENDLESS
+from hvd_keras.data._light import light
 from hvd_keras.data._pass import Pass
 
 
@@ -64,7 +65,7 @@ def own_rows(
         count = count_of(number)
         return end + count, (end, count, number)
 
-    @as_it_is
+    @light
     def own(begin: tf.Tensor, count: tf.Tensor, number: Any) -> Any:
         rows = tf.range(begin, begin + count) - part.first
         places, weights = own_of(rows)
@@ -77,7 +78,7 @@ def own_rows(
             )
         return number, places, weights
 
-    @as_it_is
+    @light
     def own_noted(iteration: tf.Tensor, parts: Any) -> Any:
         notes.note(iteration, parts)
         return own(*parts)
@@ -104,7 +105,7 @@ def own_rows(
     else:
         batches = notes.numbered(batches).map(own_noted)
     batches = batches.filter(
-        as_it_is(lambda number, places, weights: tf.size(places) > 0)
+        light(lambda number, places, weights: tf.size(places) > 0)
     )
     made = batches.map(
         read, num_parallel_calls=max(late.num_calls, 2), deterministic=True

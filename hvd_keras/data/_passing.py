@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import _core, _native
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
+from hvd_keras.data._light import light
 
 _pipelines = itertools.count()
 
@@ -43,7 +43,7 @@ class Notes:
     def numbered(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Returns elements (number of the iteration, batch)."""
 
-        @as_it_is
+        @light
         def number_of(_: tf.Tensor) -> tf.Tensor:
             (number,) = call_on_arrays(
                 lambda: np.int64(self._number), [], [tf.int64]
@@ -53,9 +53,7 @@ class Notes:
         # Once an iteration, when it reads its first batch.
         numbers = tf.data.Dataset.from_tensors(0).map(number_of)
         numbers = numbers.flat_map(
-            as_it_is(
-                lambda number: tf.data.Dataset.from_tensors(number).repeat()
-            )
+            light(lambda number: tf.data.Dataset.from_tensors(number).repeat())
         )
         return tf.data.Dataset.zip(numbers, batches)
 

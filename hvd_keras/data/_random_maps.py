@@ -5,7 +5,7 @@ layer, or `keras.random`, draws by a variable.
 
 | Private name of TensorFlow | Used to |
 |---|---|
-| `StructuredFunctionWrapper.__init__` (wrapped) | trace with a rank's seed |
+| `StructuredFunctionWrapper.__init__` (wrapped) | trace by own seeds; `light` |
 | `Dataset._inputs`, `_functions` | know what is behind a share |
 """
 
@@ -21,6 +21,7 @@ from hvd_keras._common.replacements import replace
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._keras import random_streams
 from hvd_keras._keras.lookup import require
+from hvd_keras.data._light import attributes_of
 from hvd_keras.data.position import Handle, own_handle_of
 
 # Of a variable with a seed and a count of uses; Keras gives it.
@@ -39,15 +40,22 @@ def trace_apart() -> None:
 
 
 def _tracing_apart(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **kw: Any) -> None:  # noqa: N807
-        dataset = kw.get("dataset", args[2] if len(args) > 2 else None)
+    def __init__(  # noqa: N807
+        self: Any, func: Any, *args: Any, **kw: Any
+    ) -> None:
+        if attributes := attributes_of(func):
+            kw["defun_kwargs"] = {
+                **(kw.get("defun_kwargs") or {}),
+                **attributes,
+            }
+        dataset = kw.get("dataset", args[1] if len(args) > 1 else None)
         handle = next(_handles_before(dataset), None)
         deal = None if handle is None else handle.upcoming().deal
         if deal is None or deal.size == 1:
-            original(self, *args, **kw)
+            original(self, func, *args, **kw)
             return
         with random_streams.traced_for(deal.rank, self):
-            original(self, *args, **kw)
+            original(self, func, *args, **kw)
 
     return __init__
 

@@ -17,6 +17,7 @@ from hvd_keras.data import _sources
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
+from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows, is_dense
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
@@ -172,7 +173,7 @@ class FilesDataset(PassDataset):
                 self._whole = self._of_lanes(0, every, self._order(0))
             return self._whole._variant_tensor
 
-        @as_it_is
+        @light
         def whole(_: tf.Tensor) -> tf.data.Dataset:
             variant = call_for_variant(begin_whole)
             return tf.data.experimental.from_variant(variant, spec)
@@ -221,7 +222,7 @@ class FilesDataset(PassDataset):
                 f"whose weight is 0. Received: {self.element_spec}."
             )
 
-        @as_it_is
+        @light
         def own_of(step: tf.Tensor, lanes: tf.Tensor) -> Any:
             lanes = tf.boolean_mask(lanes, lanes % deal.size == deal.rank)
             places, weights = lanes // deal.size, tf.ones(tf.shape(lanes))
@@ -237,21 +238,21 @@ class FilesDataset(PassDataset):
             deal.global_size, drop_remainder=deal.policy == "drop"
         )
         of_rows = steps.enumerate().map(own_of).unbatch()
-        choice = of_rows.map(as_it_is(lambda key, place, weight: place))
+        choice = of_rows.map(light(lambda key, place, weight: place))
         rows = self._of_lanes(part.first, own, choice, fills=fills)
-        told = of_rows.map(as_it_is(lambda key, place, weight: (key, weight)))
+        told = of_rows.map(light(lambda key, place, weight: (key, weight)))
 
-        @as_it_is
+        @light
         def batch_of(_: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
             whole = window.batch(deal.global_size + 1)
             if not fills:
-                return whole.map(as_it_is(lambda told, row: row))
-            return whole.map(as_it_is(lambda told, row: weighted(row, told[1])))
+                return whole.map(light(lambda told, row: row))
+            return whole.map(light(lambda told, row: weighted(row, told[1])))
 
         return tf.data.Dataset.zip(told, change(rows)).group_by_window(
-            as_it_is(lambda told, row: told[0]),
+            light(lambda told, row: told[0]),
             batch_of,
-            window_size_func=as_it_is(lambda key: key % base),
+            window_size_func=light(lambda key: key % base),
         )
 
     def _order(self, first: int) -> tf.data.Dataset:
@@ -261,7 +262,7 @@ class FilesDataset(PassDataset):
         def lanes_of(index: Any) -> Any:
             return self._lanes.part(int(index))
 
-        @as_it_is
+        @light
         def in_part(index: tf.Tensor) -> tf.Tensor:
             (lanes,) = call_on_arrays(lanes_of, [index], [tf.int64])
             return tf.ensure_shape(lanes, [None])

@@ -316,9 +316,8 @@ def _ready(result: Any, handle: Handle, autotune: bool) -> Any:
     """Returns a share with the options that it needs."""
     if isinstance(result, keras.utils.PyDataset):
         return result
-    from hvd_keras.data import _datasets, _keras_passes, _random_maps
+    from hvd_keras.data import _datasets, _keras_passes
 
-    _random_maps.trace_apart()
     # Keras means the default of `fit`, but `hvd.shard` has an argument like it.
     warnings.filterwarnings(
         "ignore", "`shuffle=True` was passed, but will be ignored"
