@@ -18,8 +18,8 @@ seconds, medians over the rounds. `--what` picks some of:
   rank 0 gives what all hosts received. `input_hosts.py` runs it.
 - `pictures`: an epoch of `keras.utils.image_dataset_from_directory` over
   --pictures JPEG files of 256 x 256.
-- `begin`: processor milliseconds of making a share and of an epoch of four tiny
-  steps, in which there is next to nothing but its begin; beside tf.data alone.
+- `begin`: processor milliseconds to make a share, and to read an epoch of four
+  tiny steps, most of which go to its start; beside tf.data alone.
 - `fit`: `fit` of a small CNN on these files, in 64 x 64, with a core for each
   rank; images a second of all ranks. Run it with two numbers of ranks.
 """
@@ -349,11 +349,6 @@ def run_pictures(folder: pathlib.Path) -> None:
     run_share("image_dataset_from_directory", share_of_pictures(folder, 224))
 
 
-def deque_of_ten(share: Any) -> None:
-    for _ in range(10):
-        deque_of(share)
-
-
 def run_begin(folder: pathlib.Path) -> None:
     del folder
     import tensorflow as tf
@@ -369,18 +364,24 @@ def run_begin(folder: pathlib.Path) -> None:
         "batches": lambda: hvd.shard(batches, batch_size=4, batched=True),
     }
     for name, make in makes.items():
-        deque_of(make())  # imports, and what is done once
-        making = [measured(make)[1] for _ in range(2 * FLAGS.rounds)]
-        share = make()
-        deque_of(share)
-        ten = functools.partial(deque_of_ten, share)
-        epochs = [measured(ten) for _ in range(FLAGS.rounds)]
-        an_epoch = statistics.median(each[1] for each in epochs) / 10
-        tell(
-            begin=name,
-            making_ms=round(1e3 * statistics.median(making), 1),
-            epoch_ms=round(1e3 * an_epoch, 1),
-        )
+        run_begin_of(name, make)
+
+
+def run_begin_of(name: str, make: Callable[[], Any]) -> None:
+    def read_ten_epochs() -> None:
+        for _ in range(10):
+            deque_of(share)
+
+    deque_of(make())  # imports, and what is done once
+    making = [measured(make)[1] for _ in range(2 * FLAGS.rounds)]
+    share = make()
+    deque_of(share)
+    epochs = [measured(read_ten_epochs)[1] / 10 for _ in range(FLAGS.rounds)]
+    tell(
+        begin=name,
+        making_ms=round(1e3 * statistics.median(making), 1),
+        epoch_ms=round(1e3 * statistics.median(epochs), 1),
+    )
 
 
 def run_fit(folder: pathlib.Path) -> None:

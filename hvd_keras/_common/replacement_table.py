@@ -585,7 +585,7 @@ TABLE = (
         "tensorflow.python.data.ops.structured_function"
         ".StructuredFunctionWrapper",
         "__init__",
-        "data._random_maps",
+        "data._tracing",
         "trace functions behind `hvd.shard` with the rank's own seed, and ours "
         "without optimizing them in each epoch",
         "ranks change their data by the same random numbers",

@@ -10,10 +10,9 @@ import tensorflow as tf
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _structures
 from hvd_keras.data._deal import FILLING, Deal
-from hvd_keras.data._light import light
 from hvd_keras.data._pass import Shuffle, order_of
 from hvd_keras.data._pass import own_rows as own_rows_of_steps
-from hvd_keras.data._random_maps import trace_apart
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.data.position import Handle
 
 
@@ -56,7 +55,6 @@ def shard_arrays(
             draws it.
         seed: Decides on the order, together with the number of the epoch.
     """
-    trace_apart()
     num_rows = num_rows_of(tensors)
     is_static, fills = deal.is_static(num_rows), deal.may_fill(num_rows)
 
@@ -68,7 +66,7 @@ def shard_arrays(
         rows = np.arange(num_rows) if order is None else order
         return own_rows_of_steps(rows, part)
 
-    @light
+    @unoptimized
     def steps(_: tf.Tensor) -> Any:
         parts = call_on_arrays(begin, [], [tf.int64] * 3)
         # tf.data takes the length from here. That of an iteration from the
@@ -78,7 +76,7 @@ def shard_arrays(
             part.set_shape([length] + [None] * (rank - 1))
         return tuple(parts)
 
-    @light
+    @unoptimized
     def fetch(rows: tf.Tensor, places: tf.Tensor, num_real: tf.Tensor) -> Any:
         own = rows[:places]
         weights = tf.where(tf.range(places) < num_real, 1.0, FILLING)

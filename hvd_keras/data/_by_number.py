@@ -9,12 +9,10 @@ import tensorflow as tf
 
 from hvd_keras import basics
 from hvd_keras._common import log
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _formats, _records
 from hvd_keras.data import _record_index as record_index
 from hvd_keras.data._lengths import of_rows
-from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows
 from hvd_keras.data._numbering import Numbering
 from hvd_keras.data._passes import (
@@ -25,6 +23,7 @@ from hvd_keras.data._passes import (
     paths_of,
 )
 from hvd_keras.data._row_orders import SHUFFLES, Order
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.exceptions import InvalidArgumentError
 from hvd_keras.process_set import ProcessSet, global_process_set
 
@@ -126,10 +125,10 @@ class _RecordsDataset(PassDataset):
         self._numbering, self._order = numbering, order
         # As those of a `shuffle`: ranks compare them.
         self._seed, self._seed2 = tf.constant(seed), tf.constant(1)
-        fetch = as_it_is(lambda numbers: reader.fetch(numbers))
+        fetch = unoptimized(lambda numbers: reader.fetch(numbers))
         self.rows = Rows(
             self._numbers(),
-            light(lambda row: row),
+            unoptimized(lambda row: row),
             fetch=fetch,
             is_light=True,
             has_work=True,
@@ -147,11 +146,11 @@ class _RecordsDataset(PassDataset):
         def part_of(number: Any, index: Any) -> Any:
             return numbering.numbers_of(order.part(number, int(index)))
 
-        @light
+        @unoptimized
         def numbers_of_pass(_: tf.Tensor) -> tf.data.Dataset:
             (number,) = call_on_arrays(self.begin, [], [tf.int64])
 
-            @light
+            @unoptimized
             def numbers_of_part(index: tf.Tensor) -> tf.Tensor:
                 (numbers,) = call_on_arrays(
                     part_of, [number, index], [tf.int64]

@@ -27,15 +27,14 @@ from hvd_keras.data import (
 from hvd_keras.data._arrays import describe as describe_arrays
 from hvd_keras.data._arrays import own_rows, weighted
 from hvd_keras.data._deal import Deal
-from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows
 from hvd_keras.data._pass import Pass
-from hvd_keras.data._random_maps import trace_apart
 from hvd_keras.data._small_rest import (
     has_rows,
     num_rows_in,
     with_small_rest,
 )
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.data.position import Handle
 
 
@@ -115,7 +114,7 @@ def global_batches(
     specs = tf.nest.flatten(dataset.element_spec)
     if batched and _may_vary(dataset):
         return dataset.flat_map(
-            as_it_is(lambda *batch: _pieces_of(batch, deal))
+            unoptimized(lambda *batch: _pieces_of(batch, deal))
         )
     make = dataset.batch
     if batched:
@@ -342,7 +341,6 @@ def shard_dataset(
         deal: Decides about the form of the batches.
         num_rows: Rows of an epoch; None if unknown.
     """
-    trace_apart()
     form = (deal.is_static(num_rows), deal.may_fill(num_rows))
     # Of whole epochs, by deal: tracing its functions takes a while.
     whole: dict[Deal, tf.data.Dataset] = {}
@@ -365,7 +363,7 @@ def shard_dataset(
             tell = handle.note_first_rows
             rows = _own_batches.own_rows(of_batches, part, notes, tell, noted)
             if not form[1]:
-                rows = rows.map(light(lambda data, _: data))
+                rows = rows.map(unoptimized(lambda data, _: data))
             made = _batches_of(rows, part.deal, *form)
         else:
             batches = source.global_batches(part, handle, late)
@@ -410,7 +408,7 @@ def shard_dataset(
         source.pass_over(running[-1], unread if source.is_fixed else 0)
         return running[-1]._variant_tensor
 
-    @light
+    @unoptimized
     def of_iteration(_: tf.Tensor) -> tf.data.Dataset:
         variant = call_for_variant(begin)
         return tf.data.experimental.from_variant(variant, spec)
@@ -454,7 +452,7 @@ def _own_part(
         late: Reads rows; the batches are of their numbers.
     """
 
-    @light
+    @unoptimized
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
         places, weights = own_rows(deal, num_rows_in(data))
@@ -468,7 +466,7 @@ def _own_part(
             return (data, weights) if fills else data
         return weighted(data, weights) if fills else data
 
-    @light
+    @unoptimized
     def take_noted(number: tf.Tensor, *batch: Any) -> Any:
         notes.note(number, batch)
         return take(*batch)
@@ -487,7 +485,7 @@ def _own_part(
         if fills:
             read = _beside_weights(late.read_batch)
         dataset = dataset.map(read, num_parallel_calls=2, deterministic=True)
-        return dataset.map(light(weighted)) if fills else dataset
+        return dataset.map(unoptimized(weighted)) if fills else dataset
     fetch, read = late.fetch, late.for_elements(late.read)
     if fills:
         fetch = fetch and _beside_weights(fetch)
@@ -507,7 +505,7 @@ def _batches_of(
 ) -> tf.data.Dataset:
     """Returns batches of this rank's rows; each has a weight if `fills`."""
     batches = rows.batch(deal.batch_size, drop_remainder=is_static)
-    return batches.map(light(weighted)) if fills else batches
+    return batches.map(unoptimized(weighted)) if fills else batches
 
 
 def _note_unequal(handle: Handle, deal: Deal, num_rows: tf.Tensor) -> tf.Tensor:
@@ -543,7 +541,7 @@ def shard_batches(
         rank=rank, size=size, batch_size=1, policy="split", has_weights=False
     )
 
-    @light
+    @unoptimized
     def take(*batch: Any) -> Any:
         data = batch if len(batch) > 1 else batch[0]
         places, _ = own_rows(deal, num_rows_in(batch))

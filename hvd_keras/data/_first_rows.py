@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from hvd_keras._common.python_calls import call_on_arrays
 from hvd_keras.data import _rows
-from hvd_keras.data._light import light
 from hvd_keras.data._pass import Pass
+from hvd_keras.data._tracing import unoptimized
 
 _NUM_ROWS = 4
 _NUM_SKIPPED = 4096  # numbers at once
@@ -59,7 +59,7 @@ def noted(
         return batch if len(batch) > 1 else batch[0]
 
     return batches.enumerate().map(
-        light(lambda step, batch: look(step, *_parts(batch)))
+        unoptimized(lambda step, batch: look(step, *_parts(batch)))
     )
 
 
@@ -85,7 +85,7 @@ def left_batches(
             raise ValueError(_other_order(part, int(index)))
         return np.False_
 
-    @light
+    @unoptimized
     def is_left(index: tf.Tensor, row: Any) -> tf.Tensor:
         def compared() -> tf.Tensor:
             values = [_values_of(part) for part in tf.nest.flatten(row)]
@@ -98,7 +98,7 @@ def left_batches(
     # The numbers stay until rows are batches: `map` makes a dense tensor of a
     # ragged row, and those make no batch.
     batches = make(rows.enumerate().filter(is_left))
-    return batches.map(light(lambda indices, batch: batch))
+    return batches.map(unoptimized(lambda indices, batch: batch))
 
 
 def left_numbers(numbers: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
@@ -116,7 +116,7 @@ def left_numbers(numbers: tf.data.Dataset, part: Pass) -> tf.data.Dataset:
                 raise ValueError(_other_order(part, index))
         return place
 
-    @light
+    @unoptimized
     def left_of(place: tf.Tensor, chunk: Any) -> tf.data.Dataset:
         flat = tf.nest.flatten(chunk)
 
@@ -177,7 +177,7 @@ def _seeing_first(
 ) -> tf.data.Dataset:
     """Returns the elements; `see` gets a 0 and the values of the first one."""
 
-    @light
+    @unoptimized
     def look(place: tf.Tensor, element: Any) -> Any:
         def seen() -> tf.Tensor:
             values = [_values_of(part) for part in tf.nest.flatten(element)]

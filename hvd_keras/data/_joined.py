@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data._numbered import Rows, gives_parts, is_dense, shaped
+from hvd_keras.data._tracing import unoptimized
 
 RowsOf = Callable[[Any], Rows]
 
@@ -124,7 +124,7 @@ def _either(
     def marked(index: int) -> tf.data.Dataset:
         is_tuple = gives_parts(parts[index].numbers.element_spec)
 
-        @as_it_is
+        @unoptimized
         def mark(*number: Any) -> Any:
             each: list[Any] = [part() for part in nothing]
             each[index] = number if is_tuple else number[0]

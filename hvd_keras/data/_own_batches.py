@@ -15,8 +15,8 @@ from hvd_keras.data import _first_rows as first_rows
 from hvd_keras.data import _passing, _sources
 from hvd_keras.data._deal import FILLING, Deal
 from hvd_keras.data._lengths import ENDLESS
-from hvd_keras.data._light import light
 from hvd_keras.data._pass import Pass
+from hvd_keras.data._tracing import unoptimized
 
 
 def can_cut(late: _sources.Rows, part: Pass) -> bool:
@@ -65,7 +65,7 @@ def own_rows(
         count = count_of(number)
         return end + count, (end, count, number)
 
-    @light
+    @unoptimized
     def own(begin: tf.Tensor, count: tf.Tensor, number: Any) -> Any:
         rows = tf.range(begin, begin + count) - part.first
         places, weights = own_of(rows)
@@ -78,7 +78,7 @@ def own_rows(
             )
         return number, places, weights
 
-    @light
+    @unoptimized
     def own_noted(iteration: tf.Tensor, parts: Any) -> Any:
         notes.note(iteration, parts)
         return own(*parts)
@@ -105,7 +105,7 @@ def own_rows(
     else:
         batches = notes.numbered(batches).map(own_noted)
     batches = batches.filter(
-        light(lambda number, places, weights: tf.size(places) > 0)
+        unoptimized(lambda number, places, weights: tf.size(places) > 0)
     )
     made = batches.map(
         read, num_parallel_calls=max(late.num_calls, 2), deterministic=True

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hvd_keras import _core, _native
 from hvd_keras._common.python_calls import call_on_arrays
-from hvd_keras.data._light import light
+from hvd_keras.data._tracing import unoptimized
 
 _pipelines = itertools.count()
 
@@ -43,7 +43,7 @@ class Notes:
     def numbered(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Returns elements (number of the iteration, batch)."""
 
-        @light
+        @unoptimized
         def number_of(_: tf.Tensor) -> tf.Tensor:
             (number,) = call_on_arrays(
                 lambda: np.int64(self._number), [], [tf.int64]
@@ -53,7 +53,9 @@ class Notes:
         # Once an iteration, when it reads its first batch.
         numbers = tf.data.Dataset.from_tensors(0).map(number_of)
         numbers = numbers.flat_map(
-            light(lambda number: tf.data.Dataset.from_tensors(number).repeat())
+            unoptimized(
+                lambda number: tf.data.Dataset.from_tensors(number).repeat()
+            )
         )
         return tf.data.Dataset.zip(numbers, batches)
 

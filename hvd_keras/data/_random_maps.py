@@ -5,59 +5,40 @@ layer, or `keras.random`, draws by a variable.
 
 | Private name of TensorFlow | Used to |
 |---|---|
-| `StructuredFunctionWrapper.__init__` (wrapped) | trace by own seeds; `light` |
 | `Dataset._inputs`, `_functions` | know what is behind a share |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_keras import objects
-from hvd_keras._common.replacements import replace
 from hvd_keras._common.seeds import seed_of_rank
 from hvd_keras._keras import random_streams
-from hvd_keras._keras.lookup import require
-from hvd_keras.data._light import attributes_of
 from hvd_keras.data.position import Handle, own_handle_of
 
 # Of a variable with a seed and a count of uses; Keras gives it.
 _SEED_NAME = "seed_generator_state"
 
 
-def trace_apart() -> None:
-    """Traces functions behind shares with the rank's own seed from now on.
+def own_seeds(dataset: Any, function: Any) -> AbstractContextManager[None]:
+    """Returns a context in which a function is traced by the rank's own seed.
 
-    A second call does nothing.
+    Args:
+        dataset: What the function changes; seeds stay if it is not behind a
+            share.
+        function: Stands for the function.
     """
-    from tensorflow.python.data.ops import structured_function
-
-    owner = require(structured_function, "StructuredFunctionWrapper")
-    replace(owner, "__init__", _tracing_apart)
-
-
-def _tracing_apart(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(  # noqa: N807
-        self: Any, func: Any, *args: Any, **kw: Any
-    ) -> None:
-        if attributes := attributes_of(func):
-            kw["defun_kwargs"] = {
-                **(kw.get("defun_kwargs") or {}),
-                **attributes,
-            }
-        dataset = kw.get("dataset", args[1] if len(args) > 1 else None)
-        handle = next(_handles_before(dataset), None)
-        deal = None if handle is None else handle.upcoming().deal
-        if deal is None or deal.size == 1:
-            original(self, func, *args, **kw)
-            return
-        with random_streams.traced_for(deal.rank, self):
-            original(self, func, *args, **kw)
-
-    return __init__
+    handle = next(_handles_before(dataset), None)
+    deal = None if handle is None else handle.upcoming().deal
+    if deal is None or deal.size == 1:
+        return contextlib.nullcontext()
+    return random_streams.traced_for(deal.rank, function)
 
 
 def move_seeds_apart(data: Any, rank: int) -> None:

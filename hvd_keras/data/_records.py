@@ -25,7 +25,6 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _native
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras._common.dataset_kinds import kind_of
 from hvd_keras._common.paths import is_remote
 from hvd_keras._values import agreement
@@ -34,6 +33,7 @@ from hvd_keras.data import _record_index as record_index
 from hvd_keras.data import _remote_records as remote_records
 from hvd_keras.data._lengths import of_rows
 from hvd_keras.data._numbered import Rows
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.exceptions import DamagedFileError, InvalidArgumentError
 from hvd_keras.process_set import ProcessSet
 
@@ -343,7 +343,7 @@ def rows_of_records(dataset: Any, rows_of: RowsOf) -> Rows | None:
     return Rows(
         files.numbers_of(name),
         lambda record: record,
-        fetch=as_it_is(lambda numbers: files.read(numbers)),
+        fetch=unoptimized(lambda numbers: files.read(numbers)),
         is_light=True,
         has_work=True,
     )

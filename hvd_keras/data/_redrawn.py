@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from hvd_keras._common.python_calls import call_for_variant
 from hvd_keras.data import _looks, _shuffles, _sources
-from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows
+from hvd_keras.data._tracing import unoptimized
 
 
 def of(dataset: tf.data.Dataset, *, batched: bool) -> Redrawn | None:
@@ -73,7 +73,7 @@ class Redrawn:
         self._running: list[tf.data.Dataset] = []
         spec = first.numbers.element_spec
 
-        @light
+        @unoptimized
         def of_pass(_: tf.Tensor) -> tf.data.Dataset:
             variant = call_for_variant(self._begin)
             return tf.data.experimental.from_variant(variant, spec)

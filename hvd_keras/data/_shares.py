@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvd_keras._common.autograph import as_it_is
 from hvd_keras.data._arguments import check_data
 from hvd_keras.data._counts import Counts, counts_of, source_of
 from hvd_keras.data._deal import Deal
 from hvd_keras.data._host_arrays import ShardedArrays
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.data.sharding import shard
 from hvd_keras.process_set import ProcessSet
 
@@ -84,12 +84,12 @@ def share_of(
     if tf is not None and isinstance(data, tf.data.Dataset):
         # Without targets, no rows fill batches.
         whole = data
-        inputs = data.map(as_it_is(lambda *batch: (batch[0],)))
+        inputs = data.map(unoptimized(lambda *batch: (batch[0],)))
         options.update(batch_size=batch_size or _BATCH_SIZE, batched=True)
         inputs = shard(inputs, **options)
         # `shard` unpacks what stands alone; a tuple would look like targets.
         return Share(
-            inputs.map(as_it_is(lambda *x: (x if len(x) > 1 else x[0],))),
+            inputs.map(unoptimized(lambda *x: (x if len(x) > 1 else x[0],))),
             whole=whole,
         )
     if isinstance(data, keras.utils.PyDataset):
@@ -113,7 +113,7 @@ def share_of(
         return share
     # As `model.predict` gives the rows of arrays to a `predict_step`.
     inputs = pair.map(
-        as_it_is(lambda x, *_: (x,) if isinstance(x, tuple) else x)
+        unoptimized(lambda x, *_: (x,) if isinstance(x, tuple) else x)
     )
     return dataclasses.replace(share, data=inputs)
 

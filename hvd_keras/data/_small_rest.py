@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from hvd_keras.data import _rows
 from hvd_keras.data._deal import Deal
-from hvd_keras.data._light import light
+from hvd_keras.data._tracing import unoptimized
 
 
 def with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
@@ -20,15 +20,15 @@ def with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
     empty = tf.nest.map_structure(_rows.empty, spec)
 
     # The state of a scan may hold dense tensors alone.
-    @light
+    @unoptimized
     def parts_of(batch: Any) -> tuple[tf.Tensor, ...]:
         return tuple(tf.nest.flatten(batch, expand_composites=True))
 
-    @light
+    @unoptimized
     def batch_of(*parts: tf.Tensor) -> Any:
         return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
 
-    @light
+    @unoptimized
     def step(state: Any, parts: Any) -> tuple[Any, Any]:
         waiting, batch = batch_of(*state), batch_of(*parts)
 
@@ -50,12 +50,12 @@ def with_small_rest(batches: tf.data.Dataset, deal: Deal) -> tf.data.Dataset:
         return tf.nest.map_structure(lambda t: _rows.taken(t, none), batch)
 
     marked = batches.concatenate(tf.data.Dataset.from_tensors(empty))
-    parts = marked.map(light(lambda *batch: parts_of(batch)))
+    parts = marked.map(unoptimized(lambda *batch: parts_of(batch)))
     scanned = parts.scan(parts_of(empty), step)
     return scanned.map(batch_of).filter(has_rows)
 
 
-@light
+@unoptimized
 def has_rows(*batch: Any) -> tf.Tensor:
     return num_rows_in(batch) > 0
 

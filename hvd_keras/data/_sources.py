@@ -44,6 +44,7 @@ from hvd_keras.data._numbered import (
     length_of,
     shaped,
 )
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.process_set import ProcessSet
 
 _MOST_LIGHT = 64  # bytes of a tensor
@@ -132,7 +133,7 @@ def _without_wrapping(rows: Rows, spec: Any) -> Rows:
     if not (_is_single(numbers.element_spec) or _is_single(spec)):
         return rows
     if _is_single(numbers.element_spec):
-        numbers = numbers.map(as_it_is(lambda number: number))
+        numbers = numbers.map(unoptimized(lambda number: number))
         if count is not None:
             wrapped_count = count
             count = as_it_is(lambda number: wrapped_count((number,)))
@@ -221,7 +222,7 @@ def _of_structure(rows: tf.data.Dataset, structure: Any) -> tf.data.Dataset:
         tf.nest.assert_same_structure(rows.element_spec, structure)
     except (TypeError, ValueError):
         return rows.map(
-            as_it_is(
+            unoptimized(
                 lambda *row: tf.nest.pack_sequence_as(
                     structure, tf.nest.flatten(row)
                 )

@@ -17,10 +17,10 @@ from hvd_keras.data import _sources
 from hvd_keras.data._arrays import weighted
 from hvd_keras.data._deal import FILLING
 from hvd_keras.data._lanes import Lanes
-from hvd_keras.data._light import light
 from hvd_keras.data._numbered import Rows, is_dense
 from hvd_keras.data._pass import Pass
 from hvd_keras.data._passes import PassDataset, Paths, is_alone, paths_of
+from hvd_keras.data._tracing import unoptimized
 from hvd_keras.process_set import ProcessSet, global_process_set
 
 _ROW_BY_ROW = ("Map", "Options", "ParallelMap", "Prefetch", "Restructured")
@@ -173,7 +173,7 @@ class FilesDataset(PassDataset):
                 self._whole = self._of_lanes(0, every, self._order(0))
             return self._whole._variant_tensor
 
-        @light
+        @unoptimized
         def whole(_: tf.Tensor) -> tf.data.Dataset:
             variant = call_for_variant(begin_whole)
             return tf.data.experimental.from_variant(variant, spec)
@@ -222,7 +222,7 @@ class FilesDataset(PassDataset):
                 f"whose weight is 0. Received: {self.element_spec}."
             )
 
-        @light
+        @unoptimized
         def own_of(step: tf.Tensor, lanes: tf.Tensor) -> Any:
             lanes = tf.boolean_mask(lanes, lanes % deal.size == deal.rank)
             places, weights = lanes // deal.size, tf.ones(tf.shape(lanes))
@@ -238,21 +238,22 @@ class FilesDataset(PassDataset):
             deal.global_size, drop_remainder=deal.policy == "drop"
         )
         of_rows = steps.enumerate().map(own_of).unbatch()
-        choice = of_rows.map(light(lambda key, place, weight: place))
+        choice = of_rows.map(unoptimized(lambda key, place, weight: place))
         rows = self._of_lanes(part.first, own, choice, fills=fills)
-        told = of_rows.map(light(lambda key, place, weight: (key, weight)))
+        told = of_rows.map(unoptimized(lambda key, _, weight: (key, weight)))
 
-        @light
+        @unoptimized
+        def row_of(told: Any, row: Any) -> Any:
+            return weighted(row, told[1]) if fills else row
+
+        @unoptimized
         def batch_of(_: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
-            whole = window.batch(deal.global_size + 1)
-            if not fills:
-                return whole.map(light(lambda told, row: row))
-            return whole.map(light(lambda told, row: weighted(row, told[1])))
+            return window.batch(deal.global_size + 1).map(row_of)
 
         return tf.data.Dataset.zip(told, change(rows)).group_by_window(
-            light(lambda told, row: told[0]),
+            unoptimized(lambda told, row: told[0]),
             batch_of,
-            window_size_func=light(lambda key: key % base),
+            window_size_func=unoptimized(lambda key: key % base),
         )
 
     def _order(self, first: int) -> tf.data.Dataset:
@@ -262,7 +263,7 @@ class FilesDataset(PassDataset):
         def lanes_of(index: Any) -> Any:
             return self._lanes.part(int(index))
 
-        @light
+        @unoptimized
         def in_part(index: tf.Tensor) -> tf.Tensor:
             (lanes,) = call_on_arrays(lanes_of, [index], [tf.int64])
             return tf.ensure_shape(lanes, [None])

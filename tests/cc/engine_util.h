@@ -72,8 +72,9 @@ inline bool MarkDead(Membership* membership, int victim) {
 inline void MarkDead(const std::vector<HostGroup*>& groups, int victim) {
   for (HostGroup* group : groups) {
     Membership* const membership = group->membership();
-    if (membership->members().own_global_rank() != victim)
+    if (membership->members().own_global_rank() != victim) {
       MarkDead(membership, victim);
+    }
   }
 }
 

@@ -266,37 +266,6 @@ def test_structures_are_sharded_over_a_process_set(
     assert targets.shape == [8]
 
 
-@pytest.mark.parametrize(
-    ("source", "num_functions"), [(as_array, 2), (as_dataset, 5)]
-)
-def test_tensorflow_optimizes_no_function_of_ours(
-    source: Callable[[np.ndarray], dict[str, Any]],
-    num_functions: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from tensorflow.python.data.ops import structured_function
-
-    def add_one(x: Any, y: Any, *weights: Any) -> Any:
-        return x + 1, y, *weights
-
-    hvd.shard(**source(np.arange(8)), batch_size=SIZE)  # replaces what it needs
-    wrapper = structured_function.StructuredFunctionWrapper
-    trace = wrapper.__init__
-    traced: list[tuple[str, bool]] = []  # by module; whether it is marked
-
-    def noting(self: Any, func: Any, *args: Any, **kw: Any) -> None:
-        trace(self, func, *args, **kw)
-        mark = self.function.function_def.attr["experimental_ints_on_device"]
-        traced.append((func.__module__, mark.b))
-
-    monkeypatch.setattr(wrapper, "__init__", noting)
-    share = hvd.shard(**source(np.arange(8)), batch_size=SIZE)
-    ours = [mark for name, mark in traced if name.startswith("hvd_keras.")]
-    assert ours == [True] * num_functions
-    share.map(add_one)
-    assert traced[-1] == (__name__, False)
-
-
 def test_the_tuner_is_off_unless_asked_for() -> None:
     rows = np.arange(8.0)
     data = tf.data.Dataset.from_tensor_slices(rows)

@@ -135,8 +135,7 @@ Status GpuConnection::Open(int ordinal, bool* is_fatal) {
     if (timeout <= 0 || waited.count() < timeout) return Status::Ok();
     return Status::Stalled(
         "rank " + std::to_string(membership_->members().own_global_rank()) +
-        " waited too long for the other ranks to connect "
-        "their GPUs");
+        " waited too long for the other ranks to connect their GPUs");
   };
   const Status status =
       Communicator::Create(gpu_, id, collectives_->rank(), collectives_->size(),

@@ -25,7 +25,7 @@ namespace hvd {
 // One thread calls it. All members launch the same things in the same order.
 class LaunchOrder {
  public:
-  // Borrows `members`, of a set that BindToJob has bound, if it is one.
+  // Borrows `members`; those of a process set know their job.
   explicit LaunchOrder(const Members* members);
   // Lets others go on, even if launches that were drawn have not come.
   ~LaunchOrder();

@@ -139,8 +139,9 @@ int PidfdWatch::MillisecondsLeft() const {
 }
 
 void PidfdWatch::Note(int member) {
-  if (member < membership_->members().size())
+  if (member < membership_->members().size()) {
     return membership_->MarkDead(member);
+  }
   how_wire_ended_ = HowItEnded(pids_[static_cast<size_t>(member)]);
   if (how_wire_ended_ == "SIGKILL") {
     membership_->MarkDead(member, how_wire_ended_);
