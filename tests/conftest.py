@@ -41,6 +41,9 @@ def _hear_signals() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _hear_signals()
+    # Images of containers set it. Each rank would compile the package anew: a
+    # tenth of the seconds in which it starts.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.addinivalue_line(
         "markers",
         "thorough(*numbers): runs only with --thorough, on these numbers of "
