@@ -9,16 +9,19 @@ step (0), with local updates after so many steps, and with a compression (its
 name). OPTIMIZER is adam, or sgd with momentum. Rank 0 prints a JSON line: for
 each way the milliseconds of a step and what its host sent for one, of each
 round; and of each seed the accuracy of a training of TRAINED steps. Each
-training is one epoch.
+training is one epoch. The environment's RECORD_TO names a folder: each round of
+0 is recorded into one of its own there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import _common
@@ -142,6 +145,18 @@ def train(model: Any, data: Any, num_steps: int) -> tuple[float, float]:
     return 1e3 * seconds / num_steps, (bytes_sent() - sent) / num_steps
 
 
+@contextlib.contextmanager
+def recorded(way: str, number: int) -> Iterator[None]:
+    """Records the training of a round, if that is wanted."""
+    folder = os.environ.get("RECORD_TO")
+    if folder is None or way != "0":
+        yield
+        return
+    hvd.start_timeline(os.path.join(folder, str(number)))
+    yield
+    hvd.stop_timeline()
+
+
 def main(
     task: str,
     num_rounds: int,
@@ -159,12 +174,12 @@ def main(
     models = {way: make_model(task, way, 0, optimizer) for way in ways}
     for model in models.values() if num_rounds else ():
         train(model, data, 2)  # it traces
-    for _ in range(num_rounds):
+    for number in range(num_rounds):
         for way, model in models.items():
             # A step that sends all takes long enough.
-            ms, sent = train(
-                model, data, num_steps if every_of(way) else num_steps // 5
-            )
+            steps = num_steps if every_of(way) else num_steps // 5
+            with recorded(way, number):
+                ms, sent = train(model, data, steps)
             slowest = _common.gather_over_ranks([ms]).max()
             figures[way]["ms"].append(float(slowest))
             figures[way]["sent"].append(sent)

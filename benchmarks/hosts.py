@@ -21,7 +21,9 @@ With --text a small Transformer does so, on Python's own sources.
 `step` is a step's time over that with reductions, the median over the rounds;
 `sent` likewise. With --seeds each also trains from so many seeds, and
 `accuracy` is the mean; --rounds=0 measures that alone. --optimizer=sgd is SGD
-with momentum. --compression=powersgd4 and acpsgd4 are of rank 4.
+with momentum. --compression=powersgd4 and acpsgd4 are of rank 4. With --advice
+each training with reductions is recorded, and `advice` is what the report of it
+says that the way would take, over what it takes in that round.
 
 With --autotune it compares what `hvdrun --autotune` finds, see `autotune.py`.
 
@@ -58,6 +60,9 @@ from _host_jobs import (
 from absl import app, flags
 
 from hvd_keras._job.hosts.pmi import Pmi
+from hvd_keras._observe.analysis import analyze
+from hvd_keras._observe.predictions import network_of
+from hvd_keras._observe.recording import read
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("np", 2, "Ranks of a host.", 1)
@@ -78,6 +83,9 @@ flags.DEFINE_multi_integer(
 )
 flags.DEFINE_bool("digits", False, "Train on digits only.")
 flags.DEFINE_bool("text", False, "Train on text only.")
+flags.DEFINE_bool(
+    "advice", False, "Compare with them what a report says of digits or text."
+)
 flags.DEFINE_enum("optimizer", "adam", ["adam", "sgd"], "Of digits and text.")
 flags.DEFINE_integer("seeds", 0, "Trainings of each way of them.", 0)
 flags.DEFINE_integer("steps", 300, "Of each of these trainings.", 1)
@@ -139,9 +147,11 @@ def _serve(pmis: list[Pmi]) -> None:
                 open_pmis.remove(pmi)
 
 
-def ours(network: Network, *command: str) -> list[dict[str, Any]]:
+def ours(
+    network: Network, *command: str, settings: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Returns the figures that a job of --np ranks a host prints."""
-    return json_lines(run(network, FLAGS.np, *command))
+    return json_lines(run(network, FLAGS.np, *command, settings=settings or {}))
 
 
 def compare(network: Network) -> None:
@@ -196,12 +206,26 @@ def measure_delay(network: Network) -> None:
         )
 
 
+def said_of(recording: pathlib.Path, ways: list[str]) -> dict[str, float]:
+    """Returns the milliseconds of a step that a report says of each way."""
+    network = network_of(analyze(read(recording))) if FLAGS.advice else None
+    if network is None:
+        return {}
+    return {
+        way: 1e-6
+        * (network.local(int(way)) if way.isdigit() else network.packed(way))
+        for way in ways
+        if way in ("int8", "int4") or (way.isdigit() and way != "0")
+    }
+
+
 def train_ways(network: Network) -> None:
     """Prints the table of ways to train on digits or text."""
     task = "text" if FLAGS.text else "digits"
     ways = ["0", *map(str, FLAGS.local_updates), *FLAGS.compression]
     program = str(HERE / "_local_rank.py")
     steps = str(2 * max(FLAGS.local_updates, default=50))
+    recordings = network.folder / "recordings"
     (line,) = ours(
         network,
         program,
@@ -212,9 +236,14 @@ def train_ways(network: Network) -> None:
         str(FLAGS.steps),
         FLAGS.optimizer,
         *ways,
+        settings={"RECORD_TO": str(recordings)} if FLAGS.advice else {},
     )
     base = line["ways"]["0"]
-    print(f"{'way':>9} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8}")
+    said = [said_of(recordings / str(i), ways) for i in range(FLAGS.rounds)]
+    print(
+        f"{'way':>9} {'ms':>8} {'step':>6} {'sent':>7} {'accuracy':>8} "
+        f"{'advice':>6}"
+    )
     for way, of in line["ways"].items():
         step, sent = (
             np.median(np.divide(of[key], base[key])) if base[key] else np.nan
@@ -222,7 +251,17 @@ def train_ways(network: Network) -> None:
         )
         ms = np.median(of["ms"]) if of["ms"] else np.nan
         accuracy = np.mean(of["accuracy"]) if of["accuracy"] else np.nan
-        print(f"{way:>9} {ms:8.1f} {step:6.3f} {sent:7.4f} {accuracy:8.4f}")
+        advice = np.median(
+            [
+                one.get(way, np.nan) / ms
+                for one, ms in zip(said, of["ms"], strict=False)
+            ]
+            or np.nan
+        )
+        print(
+            f"{way:>9} {ms:8.1f} {step:6.3f} {sent:7.4f} {accuracy:8.4f} "
+            f"{advice:6.2f}"
+        )
     print(json.dumps(line))
     _results.write(
         f"local updates, {FLAGS.rate or 'unshaped'}",
