@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError
-from hvd_keras.ray import shell
 from hvd_keras.ray._ray import ray
 from hvd_keras.ray.shares import Shares
 from hvd_keras.run.function import run_spec
-from hvd_keras.run.spec import JobSpec, Output, Reach, elastic, settings
+from hvd_keras.run.hosts.provider import Provider
+from hvd_keras.run.spec import (
+    JobSpec,
+    Output,
+    Provision,
+    Reach,
+    elastic,
+    settings,
+)
 
 # On each node it is the Python of Ray's workers there.
 _PYTHON = "python3"
-_SCRIPT = "#!/bin/sh\nexec cat {}\n"
 
 
 class ElasticRayExecutor:
@@ -72,7 +74,7 @@ class ElasticRayExecutor:
         self._num_threads = max(1, int(cpus_per_slot))
         self._env_vars = dict(env_vars or {})
         self._discover = discover
-        self._hosts: Path | None = None  # a file: what hvdrun may use now
+        self._provider: Provider | None = None  # of a job that runs
         self._slots: Mapping[str, int] = {}
         self._shares: Shares | None = None
 
@@ -185,7 +187,7 @@ class ElasticRayExecutor:
         shares = self._shares
         if shares is None:
             raise LaunchError("`start()` must be called before.")
-        server = shell.Server(
+        provider = self._provider = Provider(
             lambda host, command, configuration, has_gone: shares.run(
                 host,
                 (command, configuration, self._env_vars, self._num_threads),
@@ -193,24 +195,18 @@ class ElasticRayExecutor:
             )
         )
         try:
-            with tempfile.TemporaryDirectory(prefix="hvd-ray-") as folder:
-                self._hosts = Path(folder) / "hosts"
-                self._write_hosts()
-                script = Path(folder) / "list_hosts"
-                script.write_text(_SCRIPT.format(shlex.quote(str(self._hosts))))
-                script.chmod(0o700)
-                spec = self._spec(server.command, str(script))
-                return run_spec(
-                    spec,
-                    worker_fn,
-                    args,
-                    kwargs,
-                    executable=_PYTHON,
-                    env=self._env_vars,
-                )
+            return run_spec(
+                self._spec(),
+                worker_fn,
+                args,
+                kwargs,
+                executable=_PYTHON,
+                env=self._env_vars,
+                provider=provider,
+            )
         finally:
-            self._hosts = None
-            server.close()
+            self._provider = None
+            provider.close()
 
     def shutdown(self) -> None:
         """Gives back what `start()` has taken."""
@@ -218,36 +214,28 @@ class ElasticRayExecutor:
             self._shares.close()
             self._shares = None
 
-    def _spec(self, remote_shell: list[str], script: str) -> JobSpec:
+    def _spec(self) -> JobSpec:
         told = self._settings
         interface = None
         if not {**os.environ, **self._env_vars}.get("HVD_INTERFACE"):
             interface = ray.util.get_node_ip_address()
         return JobSpec(
             (),
-            reach=Reach(python=_PYTHON, shell=remote_shell),
+            reach=Reach(python=_PYTHON),
             elastic=elastic(
                 told["min_num_proc"],
                 max_ranks=told["max_num_proc"],
                 max_restarts=told["reset_limit"],
                 timeout=told["elastic_timeout"],
-                host_discovery_script=script,
             ),
             output=Output(is_verbose=told["verbose"]),
             settings=settings(HVD_INTERFACE=interface),
+            provision=Provision("Ray", self._slots),
         )
 
     def _note(self, slots: Mapping[str, int]) -> None:
-        """Notes what hvdrun may use from now on."""
+        """Notes what a job may use from now on."""
         self._slots = slots
-        self._write_hosts()
-
-    def _write_hosts(self) -> None:
-        """Tells hvdrun the hosts, if it runs."""
-        path = self._hosts
-        if path is None:
-            return
-        lines = [f"{name}:{number}\n" for name, number in self._slots.items()]
-        new = path.with_suffix(f".{threading.get_ident()}")
-        new.write_text("".join(lines))
-        new.replace(path)
+        provider = self._provider
+        if provider is not None:
+            provider.tell(slots)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 _MAX_WORDS_BYTES = 4 << 10
 
@@ -20,7 +21,7 @@ class Holder:
     def run(
         self,
         command: str,
-        configuration: bytes,
+        configuration: Mapping[str, Any],
         variables: Mapping[str, str],
         num_threads: int,
     ) -> tuple[int, str]:
@@ -28,15 +29,15 @@ class Holder:
 
         Args:
             command: What starts it, for a shell.
-            configuration: A line of JSON with the secret of the job: the
-                agent's standard input. Nobody else sees it.
+            configuration: The agent's standard input, with the secret of the
+                job. Nobody else sees it.
             variables: More environment variables.
             num_threads: Cores of each rank.
 
         Returns:
             Its exit status, and the last that it has said.
         """
-        told = {**json.loads(configuration), "parent": os.getpid()}
+        told = {**configuration, "parent": os.getpid()}
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             input=json.dumps(told).encode() + b"\n",

@@ -24,6 +24,7 @@ from typing import IO, Any
 from hvd_keras._common import horovod_site
 from hvd_keras._job.packing import pack_call, unpack
 from hvd_keras.exceptions import InvalidArgumentError, LaunchError, RankError
+from hvd_keras.run.hosts.provider import Provider
 from hvd_keras.run.job.outcome import Outcome
 from hvd_keras.run.job.results import outcome_in, stored_in
 from hvd_keras.run.spec import (
@@ -150,6 +151,7 @@ def run_spec(
     *,
     executable: str | None = None,
     env: Mapping[str, str] | None = None,
+    provider: Provider | None = None,
 ) -> list[Any]:
     """Does what `run` does, on the ranks of any job.
 
@@ -160,6 +162,8 @@ def run_spec(
         kwargs: See `run`.
         executable: See `run`.
         env: See `run`.
+        provider: What names the hosts and starts the agents, if `spec` has a
+            provision.
     """
     if not callable(fn):
         raise InvalidArgumentError(
@@ -173,6 +177,11 @@ def run_spec(
         command=command,
         is_horovod=spec.is_horovod or horovod_site.is_used(),
     )
+    given = []
+    if spec.provision is not None and provider is not None:
+        given.append(provider.fileno())
+        provision = dataclasses.replace(spec.provision, descriptor=given[0])
+        spec = dataclasses.replace(spec, provision=provision)
     with (
         tempfile.TemporaryDirectory(prefix="hvd-run-") as folder,
         tempfile.TemporaryFile() as stdin,
@@ -187,8 +196,11 @@ def run_spec(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_with_package({**os.environ, **(env or {})}),
+            pass_fds=given,
             start_new_session=True,  # Ctrl-C is for this process alone
         )  # fmt: skip
+        if provider is not None:
+            provider.started()
         _follow(job)
         # Nobody knows how many members of an elastic job must return.
         num_ranks = spec.num_ranks if spec.elastic is None else None

@@ -48,7 +48,15 @@ class Reach:
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     python: str | None = None  # None: the path of this one
-    shell: Sequence[str] | None = None  # to call in place of ssh
+
+
+@dataclasses.dataclass(frozen=True)
+class Provision:
+    """What another system gives a job, such as Ray: see `hosts/provider.py`."""
+
+    name: str  # of the system
+    hosts: Mapping[str, int]  # names and slots, to begin with
+    descriptor: int | None = None  # a socket to the provider
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +89,7 @@ class JobSpec:
     is_horovod: bool = False  # `import horovod` imports hvd_keras
     exports: Sequence[str] = ()  # NAME or NAME=VALUE, for other hosts too
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    provision: Provision | None = None  # None: hvdrun starts the agents
     # Of a job that runs a function:
     program: int | None = None  # a descriptor: what each rank gets as input
     results_folder: str | None = None
@@ -117,6 +126,7 @@ def of_json(text: str) -> JobSpec:
         ("reach", Reach),
         ("elastic", Elastic),
         ("output", Output),
+        ("provision", Provision),
     ):
         if parts[name] is not None:
             parts[name] = kind(**parts[name])

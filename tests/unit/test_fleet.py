@@ -22,6 +22,7 @@ def _fleet(
         slots,
         plan,
         actions.append,
+        namer="the discovery script",
         patience_seconds=5.0,
         tries_lost_again=tries_lost_again,
     )
@@ -146,6 +147,7 @@ def test_the_ranks_of_a_job_on_one_host_know_that() -> None:
     actions: list[Action] = []
     fleet = Fleet(
         *(Slots(9, 0.0, (0.0, 0.0)), of_this_host(2), actions.append),
+        namer="the discovery script",
         patience_seconds=5.0,
         tries_lost_again=False,
     )

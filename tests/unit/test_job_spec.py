@@ -11,7 +11,14 @@ import pytest
 from hvd_keras.exceptions import LaunchError
 from hvd_keras.run import spec
 from hvd_keras.run.cli import arguments
-from hvd_keras.run.spec import Elastic, JobSpec, Meeting, Output, Reach
+from hvd_keras.run.spec import (
+    Elastic,
+    JobSpec,
+    Meeting,
+    Output,
+    Provision,
+    Reach,
+)
 from hvd_keras.run.usage import UsageError
 
 FULL = JobSpec(
@@ -20,7 +27,7 @@ FULL = JobSpec(
     "a:2,b:2",
     "hosts",
     Meeting("1:2", 1, "a:7", "b", 8),
-    Reach(22, "key", "python3", ("ssh", "-v")),
+    Reach(22, "key", "python3"),
     Elastic(2, 6, 7, 0.5, 9.0, "list", 3, (1.0, 2.0), 1.5),
     Output(
         "out", False, True, (0, 2), True, 5.0, os.path.abspath("t"), "r.html"
@@ -48,15 +55,14 @@ LINE = (
 
 
 def test_the_command_line_says_all_of_a_job() -> None:
-    shell = ["--remote-shell", "ssh -v"]
     timeline = ["--timeline", os.path.abspath("t")]
     command = ["--", *FULL.command]
-    found = arguments.parse([*LINE, *shell, *timeline, *command]).spec
+    found = arguments.parse([*LINE, *timeline, *command]).spec
     # JSON knows neither tuples nor sets.
     assert spec.of_json(found.to_json()) == spec.of_json(FULL.to_json())
     defaults = dataclasses.asdict(JobSpec(()))
     for field, value in dataclasses.asdict(FULL).items():
-        if field not in ("program", "results_folder"):
+        if field not in ("program", "provision", "results_folder"):
             assert value != defaults[field], f"{field} is not tested"
 
 
@@ -69,7 +75,10 @@ def test_defaults_are_those_of_the_command_line(one: JobSpec) -> None:
 
 
 def test_a_spec_travels_whole() -> None:
-    found = spec.of_json(FULL.to_json())
+    provision = Provision("Ray", {"a": 2}, 5)
+    full = dataclasses.replace(FULL, provision=provision)
+    found = spec.of_json(full.to_json())
+    assert found.provision == provision
     assert dataclasses.replace(found, elastic=None).elastic is None
     assert found.elastic is not None
     assert found.elastic.min_ranks == 2

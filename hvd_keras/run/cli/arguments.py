@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -112,7 +111,6 @@ def _spec(options: argparse.Namespace) -> JobSpec:
             options.ssh_port,
             options.ssh_identity_file,
             options.remote_python,
-            options.remote_shell,
         ),
         elastic(
             options.min_np,
@@ -320,8 +318,6 @@ def _add_hosts(group: argparse._ArgumentGroup) -> None:
     add("--remote-python", metavar="PATH",
         help="Python on the other hosts (default: this one's path)"
         )  # fmt: skip
-    # Of systems that start agents by themselves, such as `hvd_keras.ray`.
-    add("--remote-shell", type=shlex.split, help=argparse.SUPPRESS)
     add("-x", dest="export", action="append", default=[], metavar="NAME",
         help="give the other hosts this variable too, or NAME=VALUE"
         )  # fmt: skip

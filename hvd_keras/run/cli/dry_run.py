@@ -33,10 +33,8 @@ def _how(spec: JobSpec, plan: Plan, host: PlannedHost, agent: list[str]) -> str:
     if plan.way == "slurm":
         return ""
     reach = spec.reach
-    shell = reach.shell or launching.ssh_options(
-        reach.ssh_port, reach.ssh_identity_file
-    )
-    argv = launching.shell_command(shell, host.name, agent)
+    ssh = launching.ssh_options(reach.ssh_port, reach.ssh_identity_file)
+    argv = launching.ssh_command(ssh, host.name, agent)
     return f", over: {shlex.join(argv)}"
 
 

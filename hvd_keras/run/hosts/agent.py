@@ -334,7 +334,7 @@ class Agent:
 def main() -> int:
     """Runs the agent of this host, as the standard input says."""
     told = json.loads(sys.stdin.buffer.readline())
-    parent = told.get("parent")  # of a remote shell that wants it
+    parent = told.get("parent")  # of a provider that wants it
     if parent is not None:
         die_with(parent, signal.SIGKILL)
     with open(os.devnull, "rb") as null:

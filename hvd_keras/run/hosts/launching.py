@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,9 +76,7 @@ class Starter:
 
     def describe_end(self) -> str:
         """Returns how it ended, and what it said last."""
-        lines = self._words.decode("utf-8", "replace").strip().splitlines()
-        words = " | ".join(line.strip() for line in lines[-3:] if line.strip())
-        words = words.rstrip(".")  # one follows
+        words = last_words(self._words.decode("utf-8", "replace"))
         hint = ""
         if self.exit_status == _NOT_FOUND:
             hint = (
@@ -94,15 +91,10 @@ class Starter:
             f"{words or 'no message'}.{hint}"
         )
 
-    def close(self, deadline: float) -> None:
-        """Waits for its end until the deadline, then kills it."""
-        while self.exit_status is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._popen.kill()
-                self._popen.wait()
-                break
-            self._loop.step(min(left, 0.1))
+    def kill(self) -> None:
+        """Ends it, and the agents with it."""
+        self._popen.kill()
+        self._popen.wait()
 
     def _read(self) -> None:
         data = os.read(self._stderr, _MAX_WORDS_BYTES)
@@ -119,6 +111,13 @@ class Starter:
             while data := os.read(self._stderr, _MAX_WORDS_BYTES):
                 self._words = (self._words + data)[-_MAX_WORDS_BYTES:]
         self._on_end(self)
+
+
+def last_words(text: str) -> str:
+    """Returns the last lines as one, without a full stop."""
+    lines = text.strip().splitlines()
+    words = " | ".join(line.strip() for line in lines[-3:] if line.strip())
+    return words.rstrip(".")
 
 
 def agent_command(remote_python: str | None) -> list[str]:
@@ -144,17 +143,11 @@ def ssh_options(port: int | None, identity_file: str | None) -> list[str]:
     return argv
 
 
-def shell_command(
-    shell: Sequence[str], host: str, command: Sequence[str]
+def ssh_command(
+    options: Sequence[str], host: str, command: Sequence[str]
 ) -> list[str]:
-    """Returns the arguments that run `command` on `host`.
-
-    Args:
-        shell: ssh and its options, or another program that is called like it.
-        host: The host.
-        command: What to run there.
-    """
-    return [*shell, "--", host, "exec " + shlex.join(command)]
+    """Returns the arguments that run `command` on `host`."""
+    return [*options, "--", host, "exec " + shlex.join(command)]
 
 
 def ssh_address(options: Sequence[str], host: str) -> str:

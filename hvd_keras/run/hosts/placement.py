@@ -35,9 +35,9 @@ class PlannedHost:
 class Plan:
     """The hosts of a job, in the order of their ranks."""
 
-    # "shell": a program reaches all hosts, this one as well, which have their
-    # own environment and directory; "hosts": each runs hvdrun.
-    way: Literal["local", "ssh", "shell", "slurm", "hosts"]
+    # "provider": another system reaches all hosts, this one as well, which have
+    # their own environment and directory; "hosts": each runs hvdrun.
+    way: Literal["local", "ssh", "provider", "slurm", "hosts"]
     hosts: tuple[PlannedHost, ...]
     num_ranks: int | None  # None: as many as there are slots
     may_grow: bool = False  # more hosts may come, and hosts may leave
@@ -171,14 +171,15 @@ def of_hosts(
     return Plan("ssh", tuple(planned), num_ranks)
 
 
-def of_shell(hosts: Mapping[str, int]) -> Plan:
-    """Returns the plan of a job on hosts that a program reaches.
+def of_provider(hosts: Mapping[str, int], num_ranks: int | None) -> Plan:
+    """Returns the plan of a job on hosts that another system provides.
 
     Args:
-        hosts: Names and slots; the names are those that the program knows.
+        hosts: Names and slots; the names are those that the system knows.
+        num_ranks: See `Plan`.
     """
     planned = tuple(PlannedHost(name, slots) for name, slots in hosts.items())
-    return Plan("shell", planned, None)
+    return Plan("provider", planned, num_ranks, may_grow=True)
 
 
 def of_slurm(environ: Mapping[str, str], num_ranks: int | None) -> Plan | None:

@@ -163,6 +163,8 @@ def _plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
         )
     if spec.num_ranks is not None:
         _check_num_proc(spec.num_ranks, num_machines=4096)
+    if spec.provision is not None:
+        return placement.of_provider(spec.provision.hosts, spec.num_ranks)
     if spec.elastic is not None and spec.elastic.host_discovery_script:
         return _discovered(spec, spec.elastic, listed)
     if listed is not None:
@@ -221,12 +223,10 @@ def _discovered(
         )
     script = elastic.host_discovery_script or ""
     found = discovery.ask(script, elastic.slots_per_host)
-    if spec.reach.shell is not None:
-        hosts = placement.of_shell(found)
-    else:
-        of_hosts = placement.of_hosts([*found.items()], None)
-        hosts = dataclasses.replace(of_hosts, way="ssh")
-    return dataclasses.replace(hosts, num_ranks=spec.num_ranks, may_grow=True)
+    hosts = placement.of_hosts([*found.items()], None)
+    return dataclasses.replace(
+        hosts, way="ssh", num_ranks=spec.num_ranks, may_grow=True
+    )
 
 
 def _check_num_proc(

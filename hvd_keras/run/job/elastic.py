@@ -63,6 +63,9 @@ class Elastic:
             plan,
             self.actions.append,
             patience_seconds=config.start_timeout_seconds,
+            namer="the discovery script"
+            if spec.provision is None
+            else spec.provision.name,
             # A program that names the hosts knows better.
             tries_lost_again=elastic.blacklist_cooldown is not None
             and elastic.host_discovery_script is None,

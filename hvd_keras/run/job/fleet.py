@@ -26,6 +26,7 @@ class Fleet:
         act: Callable[[Action], None],
         *,
         patience_seconds: float,
+        namer: str,
         tries_lost_again: bool,
     ) -> None:
         """Has no hosts yet.
@@ -35,12 +36,14 @@ class Fleet:
             plan: How the job began.
             act: Takes what is to be done.
             patience_seconds: How long to wait for the agent of a host.
+            namer: Who names the hosts, for words.
             tries_lost_again: Whether to start the agents of lost hosts again.
         """
         self._slots = slots
         self._plan = plan
         self._act = act
         self._patience_seconds = patience_seconds
+        self._namer = namer
         self._tries_lost_again = tries_lost_again and plan.way == "ssh"
         self._here = ""  # the host of hvdrun, also if it is not used now
         self._present: dict[str, Place] = {}
@@ -171,8 +174,7 @@ class Fleet:
         """
         leaving: list[int] = []
         for host in [h for h in self._present if h not in named]:
-            why = "the discovery script does not name it"
-            leaving += self.let_go(host, why)
+            leaving += self.let_go(host, f"{self._namer} does not name it")
         used = {*self._present, *self._leaving, *self._awaited}
         for host, num_slots in named.items():
             is_cool = self._again_at.get(host, 0.0) <= now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any
 
 from hvd_keras._rendezvous import addresses, interfaces
 from hvd_keras._rendezvous.listener import listen_tcp
@@ -24,6 +25,7 @@ from hvd_keras.run.hosts.host import (
 )
 from hvd_keras.run.hosts.launching import Starter
 from hvd_keras.run.hosts.placement import Plan, span
+from hvd_keras.run.hosts.provider import Provided, ProvidedAgent
 from hvd_keras.run.hosts.rank_records import Folder
 from hvd_keras.run.job.policy import HostSlots, Start
 from hvd_keras.run.ranks import environment
@@ -54,6 +56,7 @@ class Gathering:
         hosts: All hosts; those that come again take their old places.
         local: This host, if it is one of them.
         is_done: Whether all that must be there have come.
+        provided: What names the hosts and starts the agents; None: hvdrun.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Gathering:
         self._spec = spec
         self._config = config
         self._by_name: dict[str, Host] = {}  # as a policy knows them
-        self._starters: dict[Starter, list[RemoteHost]] = {}
+        self._starters: dict[Starter | ProvidedAgent, list[RemoteHost]] = {}
         self._refused: list[Stream] = []
         self._ports: dict[str, str] = {}  # by own address
         self._failures: dict[RemoteHost, str] = {}
@@ -90,6 +93,9 @@ class Gathering:
         self._gives_up_at = self._started_at + config.start_timeout_seconds
         self._interrupted_by: int | None = None
         self._say = say
+        self.provided: Provided | None = None
+        if spec.provision is not None:
+            self.provided = Provided(loop, spec.provision)
         for planned in plan.hosts:
             if planned.is_local:
                 name = config.hostname or planned.name
@@ -139,8 +145,8 @@ class Gathering:
             StartInterruptedError: A signal came.
         """
         {
-            "ssh": self._start_over_shell,
-            "shell": self._start_over_shell,
+            "ssh": self._start_agents,
+            "provider": self._start_agents,
             "slurm": self._start_over_srun,
             "hosts": self._await_others,
         }[self._plan.way]()
@@ -238,7 +244,7 @@ class Gathering:
         host.close()
         for starter, hosts in list(self._starters.items()):
             if hosts == [host]:
-                starter.close(0.0)
+                starter.kill()
                 del self._starters[starter]
 
     def failures(self) -> list[tuple[str, str]]:
@@ -324,33 +330,43 @@ class Gathering:
         soon = time.monotonic() + _STARTER_SECONDS
         for starter, hosts in self._starters.items():
             is_needless = all(host.is_lost for host in hosts)
-            starter.close(0.0 if is_needless else min(soon, deadline))
+            until = 0.0 if is_needless else min(soon, deadline)
+            while starter.exit_status is None and time.monotonic() < until:
+                self._loop.step(min(until - time.monotonic(), 0.1))
+            if starter.exit_status is None:
+                starter.kill()
         for stream in self._refused:
             stream.close()
 
     # ---- Ways to the other hosts ----
 
-    def _start_over_shell(self) -> None:
+    def _start_agents(self) -> None:
         for index, host in enumerate(self.hosts):
             if isinstance(host, RemoteHost):
                 self._start_agent(index, host)
 
     def _start_agent(self, index: int, host: RemoteHost) -> None:
-        shell, target = self._spec.reach.shell, host.name
-        if shell is None:
-            shell = launching.ssh_options(
-                self._spec.reach.ssh_port, self._spec.reach.ssh_identity_file
-            )
-            target = launching.ssh_address(shell, host.name)
-        command = launching.agent_command(self._spec.reach.python)
+        reach, target = self._spec.reach, host.name
+        ssh = launching.ssh_options(reach.ssh_port, reach.ssh_identity_file)
+        if self.provided is None:
+            target = launching.ssh_address(ssh, host.name)
+        command = launching.agent_command(reach.python)
         try:
             host.rendezvous = self._listen_for(target)
         except LaunchError as error:
             self._failures[host] = str(error)
             self._hurry()
             return
-        argv = launching.shell_command(shell, host.name, command)
-        self._launch(argv, index, [host])
+        configuration = self._configuration(index, host)
+        starter: Starter | ProvidedAgent
+        if self.provided is not None:
+            starter = self.provided.start(
+                host.name, command, configuration, self._on_end
+            )
+        else:
+            argv = launching.ssh_command(ssh, host.name, command)
+            starter = Starter(self._loop, argv, configuration, self._on_end)
+        self._starters[starter] = [host]
 
     def _start_over_srun(self) -> None:
         names = [host.name for host in self.hosts]
@@ -358,7 +374,10 @@ class Gathering:
             host.rendezvous = self._listen_for(host.name)
         command = launching.agent_command(self._spec.reach.python)
         argv = launching.srun_command(names, command)
-        self._launch(argv, None, self._remote())
+        hosts = self._remote()
+        configuration = self._configuration(None, hosts[0])
+        starter = Starter(self._loop, argv, configuration, self._on_end)
+        self._starters[starter] = hosts
 
     def _await_others(self) -> None:
         address = planning.endpoint(self._spec)
@@ -386,11 +405,12 @@ class Gathering:
             self._ports[own] = addresses.of_tcp(own, port)
         return self._ports[own]
 
-    def _launch(
-        self, argv: list[str], index: int | None, hosts: list[RemoteHost]
-    ) -> None:
+    def _configuration(
+        self, index: int | None, host: RemoteHost
+    ) -> dict[str, Any]:
+        """Returns what an agent gets; None: all agents get the same."""
         settings = {
-            "HVD_RENDEZVOUS": hosts[0].rendezvous,
+            "HVD_RENDEZVOUS": host.rendezvous,
             "HVD_SECRET": self._secret.hex(),
             "HVD_START_TIMEOUT": str(self._config.start_timeout_seconds),
             "HVD_HEARTBEAT_SECONDS": str(self._config.heartbeat_seconds),
@@ -399,7 +419,7 @@ class Gathering:
             ),
         }
         if index is not None:
-            settings["HVD_HOSTNAME"] = hosts[0].name
+            settings["HVD_HOSTNAME"] = host.name
         for name, value in (
             ("HVD_TLS_CERT", self._config.tls_cert),
             ("HVD_TLS_KEY", self._config.tls_key),
@@ -407,17 +427,15 @@ class Gathering:
         ):
             if value is not None:
                 settings[name] = value
-        configuration = {
+        return {
             "settings": settings,
             "index": index,
             "num_hosts": len(self.hosts),
         }
-        starter = Starter(self._loop, argv, configuration, self._on_end)
-        self._starters[starter] = hosts
 
     # ---- What may go wrong ----
 
-    def _on_end(self, starter: Starter) -> None:
+    def _on_end(self, starter: Starter | ProvidedAgent) -> None:
         for host in self._starters.get(starter, ()):
             if not host.is_connected:
                 self._failures.setdefault(host, starter.describe_end())

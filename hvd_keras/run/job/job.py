@@ -26,6 +26,7 @@ from hvd_keras.run.hosts.discovery import Discovery
 from hvd_keras.run.hosts.host import Host, Launch, RemoteHost
 from hvd_keras.run.hosts.link import Loss
 from hvd_keras.run.hosts.placement import Plan
+from hvd_keras.run.hosts.provider import Provided
 from hvd_keras.run.hosts.rank_records import Folder
 from hvd_keras.run.job import policy, results
 from hvd_keras.run.job.elastic import Elastic
@@ -82,7 +83,7 @@ class Job:
         self._hosts = self._gathering.hosts
         self._inquiry = Inquiry(self._folder, self._hosts, self._output.say)
         self._remarks = RemarksOfRanks()
-        self._discovery: Discovery | None = None
+        self._discovery: Discovery | Provided | None = None
         self._num_interrupts = 0
         self._signals: list[int] = []  # which other hosts do not know yet
         self._is_ending = False
@@ -204,6 +205,10 @@ class Job:
                 ),
             )
 
+        elif self._gathering.provided is not None:
+            self._discovery = self._gathering.provided
+            self._discovery.watch(self._take_names)
+
     def _say_start(self) -> None:
         lines = [self._gathering.describe()]
         if self._plan.is_of_one_host:
@@ -299,7 +304,7 @@ class Job:
         self._inquiry.take(rank, part, data)
 
     def _take_names(self, found: Mapping[str, int]) -> None:
-        """Takes the hosts that a program has named."""
+        """Takes the hosts that a program, or a provider, has named."""
         named = self._gathering.named(found)
         self._policy.hosts_were_named(named, time.monotonic())
         self._act()
@@ -334,7 +339,7 @@ class Job:
             self._secret,
             self._spec.is_horovod,
             self._spec.exported(),
-            keeps_surroundings=self._plan.way == "shell",
+            keeps_surroundings=self._plan.way == "provider",
         )
         try:
             host.start(launch, self._stdin, action.ranks)
