@@ -7,6 +7,7 @@ that runs the job. Between them is a socket with lines of JSON.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shlex
 import socket
@@ -29,6 +30,11 @@ HostSlots = Mapping[str, int]  # name and slots of each host
 RunAgent = Callable[
     [str, str, Mapping[str, Any], Callable[[], bool]], tuple[int, str]
 ]
+
+
+def _send(peer: socket.socket, what: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # it has hung up, as who reads knows
+        peer.sendall(json.dumps(what).encode() + b"\n")
 
 
 class Provider:
@@ -58,7 +64,7 @@ class Provider:
 
     def tell(self, hosts: HostSlots) -> None:
         """Tells the job which hosts it may use from now on."""
-        self._send({"hosts": dict(hosts)})
+        self._send(hosts=dict(hosts))
 
     def close(self) -> None:
         """Hangs up: nobody waits for agents any more."""
@@ -84,42 +90,35 @@ class Provider:
                 event.set()
 
     def _run(self, wanted: Mapping[str, Any], event: threading.Event) -> None:
+        host, command = wanted["host"], wanted["command"]
         status, words = self._run_agent(
-            wanted["host"],
-            wanted["command"],
-            wanted["configuration"],
-            event.is_set,
+            host, command, wanted["configuration"], event.is_set
         )
-        end = {"agent": wanted["agent"], "status": status, "words": words}
-        self._send(end)
+        self._send(agent=wanted["agent"], status=status, words=words)
 
-    def _send(self, what: Mapping[str, Any]) -> None:
-        with self._lock, contextlib.suppress(OSError):  # the job has ended
-            self._own.sendall(json.dumps(what).encode() + b"\n")
+    def _send(self, **what: Any) -> None:
+        with self._lock:
+            _send(self._own, what)
 
 
+@dataclasses.dataclass(eq=False)
 class ProvidedAgent:
     """An agent that the provider runs; see `launching.Starter`."""
 
-    def __init__(
-        self,
-        kill: Callable[[], None],
-        on_end: Callable[[ProvidedAgent], None],
-    ) -> None:
-        self.kill = kill
-        self._on_end = on_end
-        self._words = ""
-        self.exit_status: int | None = None
+    kill: Callable[[], None]
+    on_end: Callable[[ProvidedAgent], None]
+    exit_status: int | None = None
+    words: str = ""
 
     def describe_end(self) -> str:
         """Returns how it ended, and what it said last."""
-        words = last_words(self._words) or "no message"
+        words = last_words(self.words) or "no message"
         return f"its agent ended with status {self.exit_status}: {words}."
 
     def end(self, status: int, words: str) -> None:
         """Notes its end."""
-        self.exit_status, self._words = status, words
-        self._on_end(self)
+        self.exit_status, self.words = status, words
+        self.on_end(self)
 
 
 class Provided:
@@ -180,22 +179,17 @@ class Provided:
             configuration: The agent gets this on its standard input.
             on_end: Called when it has ended.
         """
-        number = len(self._agents)
-        agent = ProvidedAgent(lambda: self._send({"agent": number}), on_end)
+        wanted = {
+            "agent": len(self._agents),
+            "host": host,
+            "command": "exec " + shlex.join(command),
+            "configuration": configuration,
+        }
+        no_more = {"agent": wanted["agent"]}
+        agent = ProvidedAgent(lambda: _send(self._socket, no_more), on_end)
         self._agents.append(agent)
-        self._send(
-            {
-                "agent": number,
-                "host": host,
-                "command": "exec " + shlex.join(command),
-                "configuration": configuration,
-            }
-        )
+        _send(self._socket, wanted)
         return agent
-
-    def _send(self, what: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # `_read` knows that it hangs up
-            self._socket.sendall(json.dumps(what).encode() + b"\n")
 
     def _read(self) -> None:
         data = self._socket.recv(_READ_BYTES)
