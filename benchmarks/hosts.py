@@ -147,11 +147,9 @@ def _serve(pmis: list[Pmi]) -> None:
                 open_pmis.remove(pmi)
 
 
-def ours(
-    network: Network, *command: str, settings: dict[str, str] | None = None
-) -> list[dict[str, Any]]:
+def ours(network: Network, *command: str) -> list[dict[str, Any]]:
     """Returns the figures that a job of --np ranks a host prints."""
-    return json_lines(run(network, FLAGS.np, *command, settings=settings or {}))
+    return json_lines(run(network, FLAGS.np, *command))
 
 
 def compare(network: Network) -> None:
@@ -226,8 +224,9 @@ def train_ways(network: Network) -> None:
     program = str(HERE / "_local_rank.py")
     steps = str(2 * max(FLAGS.local_updates, default=50))
     recordings = network.folder / "recordings"
-    (line,) = ours(
+    text = run(
         network,
+        FLAGS.np,
         program,
         task,
         str(FLAGS.rounds),
@@ -238,6 +237,7 @@ def train_ways(network: Network) -> None:
         *ways,
         settings={"RECORD_TO": str(recordings)} if FLAGS.advice else {},
     )
+    (line,) = json_lines(text)
     base = line["ways"]["0"]
     said = [said_of(recordings / str(i), ways) for i in range(FLAGS.rounds)]
     print(

@@ -11,8 +11,8 @@ in several versions. Here such a module runs when a name is looked up in it. And
 left out: no test uses them. Without both, a job of two ranks that train for
 moments takes 6.5 s of the processor instead of 7.5 (medians of five in turns).
 
-`typing` compiles each name of a type that a string names: in TensorFlow 15,000,
-most of them again and again. Once is enough: 4.3 s instead of 4.9.
+`typing` compiles each string that names a type. TensorFlow has 15,800 of them,
+but only 234 that differ: compiled once each, such a job takes 4.3 s, not 4.9.
 """
 
 from __future__ import annotations

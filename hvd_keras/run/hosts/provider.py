@@ -23,7 +23,6 @@ from hvd_keras.run.system.loop import Loop
 _PERIOD_SECONDS = 1.0
 _READ_BYTES = 64 << 10
 
-HostSlots = Mapping[str, int]  # name and slots of each host
 # Gets host, command and configuration of an agent, and what tells whether
 # nobody waits for its end any more. Returns at its end, with its exit status
 # and last words.
@@ -62,8 +61,8 @@ class Provider:
         """Notes that the job's process has its descriptor."""
         self._of_job.close()
 
-    def tell(self, hosts: HostSlots) -> None:
-        """Tells the job which hosts it may use from now on."""
+    def tell(self, hosts: Mapping[str, int]) -> None:
+        """Tells the job the hosts it may use from now on, with their slots."""
         self._send(hosts=dict(hosts))
 
     def close(self) -> None:
@@ -74,7 +73,7 @@ class Provider:
 
     def _serve(self) -> None:
         given_up: dict[int, threading.Event] = {}
-        with self._own, self._own.makefile("rb") as lines:
+        with self._own.makefile("rb") as lines:
             for line in lines:
                 if not line.endswith(b"\n"):
                     break  # the job was killed
@@ -86,14 +85,19 @@ class Provider:
                 threading.Thread(
                     target=self._run, args=(wanted, event), daemon=True
                 ).start()
-            for event in given_up.values():
-                event.set()
+        for event in given_up.values():
+            event.set()
+        with self._lock:  # nobody sends
+            self._own.close()
 
     def _run(self, wanted: Mapping[str, Any], event: threading.Event) -> None:
         host, command = wanted["host"], wanted["command"]
-        status, words = self._run_agent(
-            host, command, wanted["configuration"], event.is_set
-        )
+        try:
+            status, words = self._run_agent(
+                host, command, wanted["configuration"], event.is_set
+            )
+        except Exception as error:  # else the job would wait for its timeout
+            status, words = 1, f"{type(error).__name__}: {error}"
         self._send(agent=wanted["agent"], status=status, words=words)
 
     def _send(self, **what: Any) -> None:
@@ -137,11 +141,11 @@ class Provided:
         self._unread = b""
         self._agents: list[ProvidedAgent] = []
         self._hosts = provision.hosts
-        self._on_hosts: Callable[[HostSlots], None] | None = None
+        self._on_hosts: Callable[[Mapping[str, int]], None] | None = None
         self._next = 0.0
         loop.watch(self._socket, self._read)
 
-    def watch(self, on_hosts: Callable[[HostSlots], None]) -> None:
+    def watch(self, on_hosts: Callable[[Mapping[str, int]], None]) -> None:
         """Calls `on_hosts` with the hosts, each second, in `step()`.
 
         It is called with those that have not changed too: a host may be tried

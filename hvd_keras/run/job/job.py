@@ -204,7 +204,6 @@ class Job:
                     f"{text} The hosts stay as they are."
                 ),
             )
-
         elif self._gathering.provided is not None:
             self._discovery = self._gathering.provided
             self._discovery.watch(self._take_names)
