@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -30,3 +31,16 @@ def gather_over_ranks(values: list[float]) -> np.ndarray:
 def wait_for_all() -> None:
     """Returns when every rank has called it."""
     gather_over_ranks([0.0])
+
+
+def untuned(data: Any) -> Any:
+    """Returns the `tf.data.Dataset` without TensorFlow's tuner.
+
+    Where an iterator ends, it waits for the tuner, which may sleep for as long
+    as the epoch took: times would be multiples of its naps.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)

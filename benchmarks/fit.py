@@ -40,15 +40,12 @@ flags.DEFINE_integer("np", 2, "Ranks, where no launcher started this.", 1)
 flags.DEFINE_integer("batch", 64, "Images a rank has in a batch.", 1)
 flags.DEFINE_integer("steps", 60, "Batches in a timed epoch.", 1)
 flags.DEFINE_integer("rounds", 8, "Timed epochs of each way.", 1)
-flags.DEFINE_enum(
-    "compression", "none", ["none", "bf16", "int8", "int4"], "Of gradients."
-)
 
 IMAGE = (28, 28, 1)
 NUM_CLASSES = 10
 
 
-def make_model(is_distributed: bool) -> Any:
+def make_model(is_distributed: bool, compression: str = "none") -> Any:
     import keras
 
     keras.utils.set_random_seed(0)
@@ -66,8 +63,9 @@ def make_model(is_distributed: bool) -> Any:
     )
     optimizer = keras.optimizers.Adam(1e-3)
     if is_distributed:
-        compression = getattr(hvd.Compression, FLAGS.compression)
-        optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, compression=getattr(hvd.Compression, compression)
+        )
     model.compile(optimizer, "sparse_categorical_crossentropy")
     return model
 
@@ -84,12 +82,9 @@ def make_data(has_rows: bool) -> Any:
     num_images = FLAGS.batch * FLAGS.steps
     x = generator.random((num_images, *IMAGE), np.float32)
     y = generator.integers(0, NUM_CLASSES, num_images)
-    options = tf.data.Options()
-    # tf.data's tuner may delay the end of an epoch by the time it took.
-    options.autotune.enabled = False
     data = tf.data.Dataset.from_tensor_slices((x, y))
     data = data.batch(FLAGS.batch, drop_remainder=has_rows)
-    return data.cache().prefetch(2).with_options(options)
+    return _common.untuned(data.cache().prefetch(2))
 
 
 def main(argv: Sequence[str]) -> None:

@@ -27,8 +27,9 @@ says that the way would take, over what it takes in that round.
 
 With --autotune it compares what `hvdrun --autotune` finds, see `autotune.py`.
 
-With --fit the small CNN of `fit.py` trains alone, on as many ranks of one host,
-and on all hosts, with --compression too, in turns; the ratio is to one host.
+With --fit the small CNN of `fit.py` trains on all hosts, with --compression
+too, and on as many ranks of one host, which train alone, too. Both jobs are
+there at once and take turns of seconds; the ratio is to one host.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -276,23 +279,32 @@ def train_ways(network: Network) -> None:
 
 def train(network: Network, bits_a_second: float | None) -> None:
     """Prints the times of a step of `fit.py`, beside those of one host."""
-    program = [str(HERE / "fit.py"), "--rounds=3", "--steps=20"]
-    steps: dict[str, list[float]] = {}
-    for _ in range(FLAGS.rounds):
-        lines = {"one host": of_one_host(network, *program)}
-        for way in ("none", *FLAGS.compression):
-            (lines[way],) = ours(network, *program, f"--compression={way}")
-        for way, line in lines.items():
-            images = line["batch"] * line["ranks"]
-            steps.setdefault(way, []).append(1e3 * images / line["all_ranks"])
-        alone = 1e3 * line["batch"] / line["one_rank"]
-        steps.setdefault("a rank alone", []).append(alone)
+    program = str(HERE / "_fit_rank.py")
+    settings = [str(FLAGS.rounds), "12"]  # steps of a turn
+    turns = [str(network.folder / job) for job in ("one", "all")]
+    with ThreadPoolExecutor() as pool:
+        command = [program, turns[0], *settings, "none", "alone"]
+        one = pool.submit(of_one_host, network, *command)
+        command = [program, turns[1], *settings, "none", *FLAGS.compression]
+        both = pool.submit(ours, network, *command)
+        jobs: list[tuple[str, Future[Any]]]
+        jobs = [(turns[0], one), (turns[1], both)]
+        for number in range(FLAGS.rounds + 1):
+            # Who ends a round begins the next one.
+            for turn, job in jobs if number % 2 else reversed(jobs):
+                pathlib.Path(f"{turn}.{number}").touch()
+                done = pathlib.Path(f"{turn}.{number}.done")
+                while not done.exists() and not job.done():
+                    time.sleep(0.01)
+    one_host, (hosts,) = one.result(), both.result()
     if bits_a_second is not None:
         share = 2 * (NUM_HOSTS - 1) / NUM_HOSTS
-        num_bits = 32 * line["parameters"] * share
+        num_bits = 32 * hosts["parameters"] * share
         print(f"the wire: {1e3 * num_bits / bits_a_second:.1f} ms")
-    for way, of_way in steps.items():
-        ratio = np.median(np.divide(of_way, steps["one host"]))
+    base = one_host["ms"].pop("none")
+    ways = {"one host": base, **hosts["ms"], **one_host["ms"]}
+    for way, of_way in ways.items():
+        ratio = np.median(np.divide(of_way, base))
         print(
             f"fit, {way:>12}: {np.median(of_way):6.1f} ms a step, {ratio:.2f}"
         )
