@@ -36,8 +36,8 @@ def wait_for_all() -> None:
 def untuned(data: Any) -> Any:
     """Returns the `tf.data.Dataset` without TensorFlow's tuner.
 
-    Where an iterator ends, it waits for the tuner, which may sleep for as long
-    as the epoch took: times would be multiples of its naps.
+    Where an iterator ends, it waits for the tuner's nap to end, which may be as
+    long as the epoch was.
     """
     import tensorflow as tf
 

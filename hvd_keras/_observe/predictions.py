@@ -54,14 +54,13 @@ class Network:
     def packed(self, compression: str) -> float:
         """Returns the step in ns with `hvd.Compression`'s int8 or int4.
 
-        The link and the processor work at the same time, but not all of it: so
-        their times add up as the sides of a right angle.
+        The link and the processor work at the same time for a part of it. So
+        their times add up as the sides of a right angle do.
         """
         block, element = _BLOCKS[compression]
         share = min(1.0, (element + 4 / block) / self.element_bytes)
-        work = min(self.work_ns, self.wire_ns)
-        link = math.sqrt(self.wire_ns**2 - work**2)
-        wire = math.hypot(share * link, _PACKED_WORK * work)
+        link = math.sqrt(self.wire_ns**2 - self.work_ns**2)
+        wire = math.hypot(share * link, _PACKED_WORK * self.work_ns)
         running = self.exposed_ns + self.hidden_ns - (self.wire_ns - wire)
         exposed = max(0.0, running - self.hidden_ns)
         return self.step_ns - self.exposed_ns + exposed
@@ -105,10 +104,11 @@ def network_of(analysis: Analysis) -> Network | None:
         return None
     parts, running = usual
     exposed = float(parts[PARTS.index("transfer")])
+    wire = running * float(np.mean(list(analysis.wire_share.values())))
     return Network(
         step_ns=float(parts.sum()),
-        wire_ns=running * float(np.mean(list(analysis.wire_share.values()))),
-        work_ns=_WORK_OF_WIRE * _moving_of(analysis),
+        wire_ns=wire,
+        work_ns=wire * _work_share(analysis),
         exposed_ns=exposed,
         hidden_ns=max(0.0, running - exposed),
         waiting_ns=float(parts[PARTS.index("wait")]),
@@ -121,8 +121,8 @@ def _usual_step(
 ) -> tuple[Array, float] | None:
     """Returns the parts of a usual step, and how long its sums run, in ns.
 
-    Half of the steps are usual: one that was compiled, held up, or sent again
-    what was lost is not. None: there is no whole step.
+    The middle half of the steps is usual. One that was compiled, was held up,
+    or had to send something twice is not. None: there is no whole step.
     """
     time, collectives = analysis.time, analysis.collectives
     rows = collectives.rows
@@ -148,11 +148,10 @@ def _usual_step(
     return np.mean(parts, axis=0), float(np.mean(running))
 
 
-def _moving_of(analysis: Analysis) -> float:
-    """Returns the ns a step that a rank moves bytes to and from its wire."""
-    of_ranks = [one.phases for one in analysis.recording.ranks]
-    phases = np.concatenate(of_ranks)
-    phases = phases[phases["kind"] != PHASES.index("wire")]
-    ns = (phases["end_ns"] - phases["begin_ns"]).sum()
-    num_steps = analysis.num_steps * sum(len(one) > 0 for one in of_ranks)
-    return float(ns / max(1, num_steps))
+def _work_share(analysis: Analysis) -> float:
+    """Returns the share of the network's time that its processor works."""
+    phases = np.concatenate([one.phases for one in analysis.recording.ranks])
+    lasted = phases["end_ns"] - phases["begin_ns"]
+    is_wire = phases["kind"] == PHASES.index("wire")
+    moving, waiting = lasted[~is_wire].sum(), lasted[is_wire].sum()
+    return min(1.0, _WORK_OF_WIRE * float(moving) / max(1.0, float(waiting)))
